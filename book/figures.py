@@ -7,8 +7,8 @@ share may move here. The folder `book/` is on the path of every kernel that the 
 import matplotlib as mpl
 from cycler import cycler
 
-# Okabe and Ito's palette, which stays apart under the common forms of colour blindness. Its yellow is left out: too
-# pale for a line on white.
+# Okabe and Ito's palette, which stays apart under the common forms of colour blindness. Its yellow is left out:
+# too pale for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 HEAD, MIDDLE, TAIL = "#0072B2", "#009E73", "#D55E00"  # a class's colour by its frequency, in every chapter
 INK, QUIET, FAINT = "#222222", "#777777", "#DDDDDD"  # text and axes, reference lines, grids
@@ -62,6 +62,6 @@ def style() -> None:
 
 
 def class_colours(classes: int) -> list[tuple[float, float, float, float]]:
-    """Colours of `classes` ordered classes, from the head (dark) to the tail (bright): viridis short of its pale end."""
+    """One colour a class, from the head (dark) to the tail (bright): viridis short of its pale end."""
     shades = mpl.colormaps["viridis"]
     return [shades(0.92 * c / max(classes - 1, 1)) for c in range(classes)]
