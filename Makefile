@@ -1,0 +1,36 @@
+# `make help` lists what there is. Everything runs inside .venv, which `env` creates from the pins.
+PROFILE ?= digits
+PYTHON ?= python3
+VENV_PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help env book test lint reference bench clean
+
+help: ## list all targets
+	@echo "make TARGET [PROFILE=digits]"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+
+env: ## create .venv from the pinned requirements (done once; other targets call it)
+	@$(PYTHON) book/environment.py
+
+book: env ## run the notebooks whose inputs changed, render the book, print the page to open
+	@$(VENV_PYTHON) book/build.py --profile $(PROFILE)
+
+test: env ## notebooks against their reference outputs, unit tests, published numbers
+	@$(VENV_PYTHON) book/reference.py check
+	@OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -q --published
+
+lint: env ## ruff (style, docstrings, format) and mypy
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m ruff format --check .
+	@$(VENV_PYTHON) -m mypy
+
+reference: env ## rewrite tests/reference from the executed digits notebooks
+	@$(VENV_PYTHON) book/reference.py write
+
+bench: env ## run every benchmark in benchmarks/
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(VENV_PYTHON) $$script; done
+
+clean: ## remove build/ ; trained runs (runs/) and .venv stay
+	@rm -rf build
+	@echo "Removed build/. Kept runs/ (trained runs) and .venv; delete them by hand to start from nothing."

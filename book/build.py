@@ -1,0 +1,74 @@
+"""Build the book: run the notebooks whose inputs changed, then render what changed.
+
+Usage: python book/build.py [--profile digits] [--force] [--run-only]
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
+from pipeline.progress import clock
+
+
+def prepare(layout: Layout) -> None:
+    """Check the profile and put this process, and so every kernel, into the project's fixed surroundings.
+
+    Raises:
+        BuildError: the profile is unknown or holds a mistake.
+    """
+    from lt_lib import profiles  # imports nothing heavy
+
+    try:
+        profile = profiles.load(layout.profile)
+    except ValueError as error:
+        raise BuildError(str(error)) from None
+    os.environ.update(kernel_environment(layout, profile.threads))
+
+
+def build(layout: Layout, force: bool = False, run_only: bool = False) -> None:
+    """Bring the book of one profile up to date.
+
+    Raises:
+        BuildError: a notebook failed or the book does not render without warnings.
+    """
+    prepare(layout)
+    # after `prepare`: numerical libraries read their thread counts once, when they load
+    from pipeline.execute import run_notebooks
+    from pipeline.render import render
+    from pipeline.stage import stage
+
+    run_notebooks(layout, force)
+    if run_only:
+        return
+    render(layout, stage(layout), force)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", default="digits", help="a file in notebooks/profiles (default: digits)")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder of another book")
+    parser.add_argument("--force", action="store_true", help="run and render even what is unchanged")
+    parser.add_argument("--run-only", action="store_true", help="run the notebooks, render nothing")
+    options = parser.parse_args(arguments)
+    layout = Layout(options.profile, options.root.resolve())
+    started = time.monotonic()
+    try:
+        build(layout, options.force, options.run_only)
+    except BuildError as error:
+        print(f"\n{error}\n\nThe build failed; the last good book, if any, is untouched.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped. The next `make book` goes on from here.", file=sys.stderr)
+        return 130
+    if not options.run_only:
+        print(f"Done in {clock(time.monotonic() - started)}. Open {layout.html / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Content keys: what a notebook or the rendered book was made from, so that only stale parts run again."""
+
+import ast
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from pipeline.layout import ROOT, Layout
+
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;#]+)", re.MULTILINE)
+
+
+def pins(text: str) -> dict[str, str]:
+    """Names and versions in the text of a requirements file; comments and blank lines are skipped."""
+    return {match["name"]: match["version"] for match in PIN.finditer(text)}
+
+
+def installed_versions(root: Path = ROOT) -> dict[str, str]:
+    """Versions of Python and of every pinned distribution as installed; "" where one is missing."""
+    found = {"python": platform.python_version()}
+    for name in pins((root / "requirements.txt").read_text(encoding="utf-8")):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def imported_names(sources: Iterable[str]) -> set[str]:
+    """Dotted names that Python sources import: `from a import b` counts as `a` and `a.b`."""
+    names: set[str] = set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def library_modules(names: Iterable[str], root: Path = ROOT) -> list[str]:
+    """Those of the dotted names that are modules or packages of lt_lib, sorted."""
+    return sorted(name for name in names if name.split(".")[0] == "lt_lib" and _is_module(name, root))
+
+
+def _is_module(name: str, root: Path) -> bool:
+    path = root.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def book_modules(names: Iterable[str], root: Path = ROOT) -> list[Path]:
+    """Drawing helpers of book/ that are imported, sorted."""
+    files = {root / "book" / f"{name.split('.')[0]}.py" for name in names}
+    return sorted(path for path in files if path.is_file())
+
+
+def digest(*parts: bytes | str) -> str:
+    """SHA-256 of the parts; their lengths are hashed too, so that no two lists of parts collide."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(f"{len(data)}:".encode() + data)
+    return total.hexdigest()
+
+
+def files_digest(files: Sequence[Path], base: Path) -> str:
+    """SHA-256 over names (relative to `base`) and bytes of files."""
+    parts = [part for path in files for part in (path.relative_to(base).as_posix(), path.read_bytes())]
+    return digest(*parts)
+
+
+def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict[str, str]) -> str:
+    """Key of an executed notebook: its text, the profile, the code that it imports, the versions installed.
+
+    Args:
+        text: the text notebook.
+        code: sources of its code cells.
+        layout: the build; gives the profile.
+        versions: what `installed_versions` returned.
+    """
+    # here, not above: lt_lib.runs imports torch, which tools that need no key should not wait for
+    from lt_lib.runs import fingerprint
+
+    names = imported_names(code)
+    modules = library_modules(names)
+    profile = layout.notebooks / "profiles" / f"{layout.profile}.yaml"
+    return digest(
+        text.read_bytes(),
+        profile.read_bytes(),
+        fingerprint(modules) if modules else "",
+        files_digest(book_modules(names), ROOT),
+        json.dumps(versions, sort_keys=True),
+    )
