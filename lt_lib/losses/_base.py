@@ -1,0 +1,81 @@
+"""What every loss shares: checks on entry, the reduction, and the epoch."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lt_lib.reweighting._entry import LabelCheck, check_batch, check_epoch, widen
+
+
+class ClassLoss(nn.Module):
+    r"""A loss of logits (B, C) and labels (B,); as it stands, plain cross-entropy.
+
+    The reduction is always :math:`\frac1B\sum_i` of the terms of `per_sample`, whatever weights they hold. It
+    differs from `torch.nn.CrossEntropyLoss(weight)`, which divides by the sum of the weights in the batch:
+    there the weight has no effect at batch size 1, and splitting a batch changes the gradient.
+
+    Losses are computed in float32 at least, on the device of the logits. Labels are checked at each batch on
+    a CPU and at the first batch elsewhere.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self._check_labels = LabelCheck()
+
+    def forward(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
+        """Return the mean loss, a scalar; `features` serves losses that need more than logits.
+
+        Raises:
+            ValueError: a shape is wrong or a label is outside 0..C-1.
+        """
+        return self.per_sample(logits, labels).mean()
+
+    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the terms (B,) whose mean is the loss.
+
+        Raises:
+            ValueError: a shape is wrong or a label is outside 0..C-1.
+        """
+        return self._terms(self._enter(logits, labels), labels)
+
+    def set_epoch(self, epoch: int, epochs: int) -> None:
+        """Tell the loss that `epoch` of 0..epochs-1 starts; a loss that does not change over training ignores it.
+
+        Raises:
+            ValueError: `epoch` is outside 0..epochs-1.
+        """
+        check_epoch(epoch, epochs)
+
+    def _enter(self, logits: Tensor, labels: Tensor) -> Tensor:
+        check_batch(logits, labels, self.classes)
+        self._check_labels(labels, self.classes)
+        return widen(logits)
+
+    def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, reduction="none")
+
+
+def gather_class(per_class: Tensor, labels: Tensor, like: Tensor) -> Tensor:
+    """Look up per-class numbers (C,) for each label, in the dtype of `like`."""
+    return per_class.index_select(0, labels).to(like.dtype)
+
+
+class CrossEntropy(ClassLoss):
+    """Plain cross-entropy, the mean over samples."""
+
+    def forward(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
+        """Return the mean loss in one fused call.
+
+        Raises:
+            ValueError: a shape is wrong or a label is outside 0..C-1.
+        """
+        return F.cross_entropy(self._enter(logits, labels), labels)
+
+
+def class_totals(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """Count the labels of a batch, (C,) in `dtype`, without waiting for a device (`bincount` would)."""
+    ones = torch.ones(len(labels), dtype=dtype, device=labels.device)
+    return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)

@@ -1,0 +1,120 @@
+"""Checks at the door of every loss: shapes, labels, numbers and the epoch at which a loss starts."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lt_lib._checks import check_labels
+
+
+def check_number(
+    value: Any, name: str, low: float = -math.inf, high: float = math.inf, open_low: bool = False
+) -> float:
+    """Return `value` as a finite float in `low`..`high` (without `low` itself if `open_low`).
+
+    Raises:
+        ValueError: `value` is no finite number or lies outside.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < low or value > high or (open_low and value == low):
+        bounds = [f"{'above' if open_low else 'at least'} {low:g}"] if low > -math.inf else []
+        bounds += [f"at most {high:g}"] if high < math.inf else []
+        allowed = " and ".join(bounds) or "finite"
+        raise ValueError(f"`{name}` must be a number, {allowed}; found {value!r}. Choose another value.")
+    return float(value)
+
+
+def check_start(value: Any, name: str) -> int | float:
+    """Return a starting epoch: a whole epoch from 0, or a float in [0, 1) that is a share of the epochs.
+
+    Raises:
+        ValueError: `value` is neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, float) and 0 <= value < 1:
+        return value
+    raise ValueError(
+        f"`{name}` must be a whole epoch from 0, or a share of the epochs in [0, 1); found {value!r}. "
+        "Write 160 for epoch 160, or 0.8 for the last fifth of training."
+    )
+
+
+def first_epoch(start: int | float, epochs: int, name: str) -> int:
+    """Return the epoch, counted from 0, at which something that starts at `start` begins.
+
+    Raises:
+        ValueError: training of `epochs` epochs ends before.
+    """
+    first = round(start * epochs) if isinstance(start, float) else start
+    if first >= epochs:
+        raise ValueError(
+            f"`{name}` is {start}, but training has {epochs} epochs (0..{epochs - 1}), so the loss would never "
+            "start. Lower it, train longer, or use the loss `ce`."
+        )
+    return first
+
+
+def check_epoch(epoch: int, epochs: int) -> None:
+    """Refuse an epoch outside 0..epochs-1.
+
+    Raises:
+        ValueError: it lies outside.
+    """
+    if not 0 <= epoch < epochs:
+        raise ValueError(
+            f"`epoch` must be 0..{epochs - 1}, since training has {epochs} epochs; found {epoch}. Count from 0."
+        )
+
+
+class LabelCheck:
+    """Checks label values on entry: every batch on a CPU, only the first one elsewhere.
+
+    On an accelerator reading a value makes the host wait for the device, so it is done once.
+    """
+
+    def __init__(self) -> None:
+        self.passed = False
+
+    def __call__(self, labels: Tensor, classes: int) -> None:
+        """Refuse labels outside 0..classes-1.
+
+        Raises:
+            ValueError: a label lies outside, or `labels` is not one-dimensional and integer.
+        """
+        if not self.passed:
+            check_labels(labels, classes)
+            self.passed = True
+        elif labels.device.type == "cpu":
+            low, high = labels.aminmax()
+            if int(low) < 0 or int(high) >= classes:
+                check_labels(labels, classes)
+
+
+def check_batch(scores: Tensor, labels: Tensor, classes: int) -> None:
+    """Refuse logits (B, C) or sample losses (B,) whose shape does not fit the labels; reads no value.
+
+    Raises:
+        ValueError: a shape is wrong, the batch is empty, or the scores are not floating-point.
+    """
+    expected = (len(labels), classes) if scores.ndim == 2 else (len(labels),)
+    if labels.ndim != 1 or tuple(scores.shape) != expected or not scores.is_floating_point():
+        raise ValueError(
+            f"For labels of shape {tuple(labels.shape)} and {classes} classes the scores must be floating-point "
+            f"logits (B, {classes}) or sample losses (B,); found shape {tuple(scores.shape)} of {scores.dtype}."
+        )
+    if len(labels) == 0:
+        raise ValueError("`labels` is empty, so its mean loss is undefined. Pass at least one sample.")
+
+
+def widen(scores: Tensor) -> Tensor:
+    """Return half-precision scores as float32, others unchanged: losses are computed in float32 at least."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def sample_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each sample (B,), in float32 at least."""
+    return F.cross_entropy(widen(logits), labels, reduction="none")
