@@ -163,9 +163,10 @@ def required_deviation(rho: float, mean_loss: float, tau: float, classes: int) -
 def free_feature_gap(kappa: Any, time: Any, classes: int, omega: float = 1.0) -> Tensor:
     """Return the logit gap of Theorem T4 at time t.
 
-    It is the root tau of `exp(tau) + (C - 1) tau = 1 + omega^2 C^2 / (C - 1) kappa t`: a free feature starts at 0 under a fixed simplex ETF head with rows of length omega and follows the
-    gradient flow of `kappa` times its cross-entropy. Newton's method from above on a convex function:
-    monotone, so neither t = 1e-12 nor t = 1e100 needs care.
+    It is the root tau of `exp(tau) + (C - 1) tau = 1 + omega^2 C^2 / (C - 1) kappa t`: a free feature starts
+    at 0 under a fixed simplex ETF head with rows of length omega and follows the gradient flow of `kappa`
+    times its cross-entropy. Newton's method from above on a convex function is monotone, so neither
+    t = 1e-12 nor t = 1e100 needs care.
 
     Args:
         kappa: weight of the sample in the objective, >= 0 (1/N for plain, 1/(C n_c) for class-mean CE).

@@ -48,7 +48,8 @@ def simplex_etf(classes: int, dim: int, seed: int | torch.Generator = 0) -> Tens
     if dim < classes - 1:
         raise ValueError(
             f"`dim` must be at least {classes - 1} for a simplex ETF of {classes} classes; found {dim}, "
-            f"where NC2 cannot fall below {nc2_floor(classes, dim):.5f}. Widen the features, or use a learned head."
+            f"where NC2 cannot fall below {nc2_floor(classes, dim):.5f}. Widen the features, or use a "
+            "learned head."
         )
     drawn = torch.randn(dim, classes - 1, generator=generator_of(seed), dtype=torch.float64)
     axes, upper = torch.linalg.qr(drawn)
