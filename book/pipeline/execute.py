@@ -148,6 +148,7 @@ def _execute(layout: Layout, name: str, source: Path, partial: Path, progress: P
             kernel_name="python3",
             progress_bar=False,
             cwd=layout.work,
+            extra_arguments=["--log-level=CRITICAL"],  # ipykernel warns of unencrypted TCP at every start
             on_cell=progress.step,
         )
     except PapermillExecutionError as error:
@@ -159,19 +160,23 @@ def _execute(layout: Layout, name: str, source: Path, partial: Path, progress: P
 
 def _explain(layout: Layout, name: str, partial: Path, error: PapermillExecutionError) -> str:
     text = layout.text(name)
-    before = nbformat.read(partial, as_version=4).cells[: error.cell_index + 1]
-    added = {INJECTED, "papermill-error-cell-tag"}  # by papermill
-    ours = [cell for cell in before if cell.cell_type == "code" and not added & tags(cell)]
+    ours = [c for c in nbformat.read(partial, as_version=4).cells if c.cell_type == "code" and not _added(c)]
+    number = next((i for i, c in enumerate(ours, 1) if any(o.output_type == "error" for o in c.outputs)), "?")
     content = text.read_text(encoding="utf-8")
     at = content.find(error.source.strip())
     line = f", line {content.count(chr(10), 0, at) + 1}" if at >= 0 else ""
     source = "\n".join(f"    {row}" for row in error.source.splitlines())
     trace = "\n".join(f"    {row}" for row in strip_color("\n".join(error.traceback)).splitlines())
     return (
-        f"Notebook {name} failed with profile {layout.profile} in code cell {len(ours)} ({text}{line}):\n"
+        f"Notebook {name} failed with profile {layout.profile} in code cell {number} ({text}{line}):\n"
         f"{source}\n  {error.ename}: {error.evalue}\n{trace}\n"
         f"  The run up to that cell is in {partial}"
     )
+
+
+def _added(cell: NotebookNode) -> bool:
+    """Whether papermill put the cell in."""
+    return bool({INJECTED, "papermill-error-cell-tag"} & tags(cell))
 
 
 def tags(cell: NotebookNode) -> set[str]:

@@ -5,7 +5,9 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterable, Sequence
+import runpy
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -58,6 +60,12 @@ def book_modules(names: Iterable[str], root: Path = ROOT) -> list[Path]:
     return sorted(path for path in files if path.is_file())
 
 
+@cache
+def _fingerprint_function() -> Callable[[Iterable[str]], str]:
+    """`lt_lib.runs.fingerprint`, read from its file: importing the package imports torch (seconds)."""
+    return runpy.run_path(str(ROOT / "lt_lib" / "runs" / "fingerprint.py"))["fingerprint"]
+
+
 def digest(*parts: bytes | str) -> str:
     """SHA-256 of the parts; their lengths are hashed too, so that no two lists of parts collide."""
     total = hashlib.sha256()
@@ -82,16 +90,13 @@ def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict
         layout: the build; gives the profile.
         versions: what `installed_versions` returned.
     """
-    # here, not above: lt_lib.runs imports torch, which tools that need no key should not wait for
-    from lt_lib.runs import fingerprint
-
     names = imported_names(code)
     modules = library_modules(names)
     profile = layout.notebooks / "profiles" / f"{layout.profile}.yaml"
     return digest(
         text.read_bytes(),
         profile.read_bytes(),
-        fingerprint(modules) if modules else "",
+        _fingerprint_function()(modules) if modules else "",
         files_digest(book_modules(names), ROOT),
         json.dumps(versions, sort_keys=True),
     )

@@ -177,15 +177,8 @@ def nbval(notebooks: Sequence[Path], environment: dict[str, str], timeout: int =
     """Run notebooks again and compare their text outputs; returns pytest's status and its report."""
     command = [
         *(sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "pipeline.nbval_pictures"),
-        *(
-            "-c",
-            str(SANITISE.with_name("nbval.ini")),
-            f"--rootdir={notebooks[0].parent}",
-            "-p",
-            "no:cacheprovider",
-            "-q",
-            "--color=no",
-        ),
+        *("-c", str(SANITISE.with_name("nbval.ini")), f"--rootdir={notebooks[0].parent}"),
+        *("-p", "no:cacheprovider", "-q", "--color=no"),
         *("--nbval-sanitize-with", str(SANITISE), "--nbval-cell-timeout", str(timeout)),
         *map(str, notebooks),
     ]

@@ -68,13 +68,14 @@ def _sphinx(layout: Layout, output: Path) -> str:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-    # Without `sourcedir`: with it, every .js file below a static folder (all of MathJax) would go into each page
+    # without `sourcedir`, which would put every .js file of a static folder, all of MathJax, into each page
     config, _ = get_final_config(
         user_yaml=layout.staged / "_config.yml",
         cli_config={"latex_individualpages": False},
         raise_on_invalid=True,
     )
     config["extensions"] = [name for name in config["extensions"] if name not in UNUSED_EXTENSIONS]
+    config.pop("comments_config", None)
     warnings = io.StringIO()
     try:
         with patch_docutils(None), docutils_namespace():

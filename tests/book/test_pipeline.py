@@ -1,0 +1,173 @@
+"""Each step of the build on a small book: what runs again, what a failure says, what is left behind."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pipeline.execute import convert
+from pipeline.keys import book_modules, imported_names, library_modules, pins
+from pipeline.layout import ROOT, BuildError, Layout
+from pipeline.offline import remote_loads
+from pipeline.progress import Progress, clock
+from pipeline.stage import planned_files, toc_files
+
+
+def build(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "book" / "build.py"), "--root", str(root), *options]
+    environment = {k: v for k, v in os.environ.items() if k != "LT_HOME"} | {"LT_HOME": str(root)}
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, env=environment
+    )
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_a_book_builds_then_runs_again_only_what_changed(small_book: Path) -> None:
+    layout = Layout("digits", small_book)
+    first = build(small_book)
+    assert first.returncode == 0, first.stderr
+    assert str(layout.html / "index.html") in first.stdout
+    page = (layout.html / "notebooks" / "00_one.html").read_text(encoding="utf-8")
+    assert 'The answer is <span class="pasted-text">42</span>' in page
+    assert 'src="../_static/mathjax/tex-mml-chtml.js' in page
+    assert (layout.html / "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff").is_file()
+    assert "Fig. 1" in (layout.html / "book" / "intro.html").read_text(encoding="utf-8")
+    assert str(small_book) not in (layout.html / "_sources/notebooks/00_one.ipynb").read_text(
+        encoding="utf-8"
+    )
+
+    again = build(small_book)
+    assert again.returncode == 0
+    assert "Unchanged: 00_one, 01_two" in again.stdout
+    assert "Rendered" not in again.stdout
+
+    rewrite(small_book / "notebooks" / "00_one.md", "6 * 7", "6 * 7 + missing")
+    broken = build(small_book)
+    assert broken.returncode == 1
+    assert "Unchanged: 01_two" in broken.stdout
+    for part in ("00_one.md, line 22", "code cell 2", "answer = 6 * 7 + missing", "NameError"):
+        assert part in broken.stderr
+    # the last good state is whole
+    assert "42" in (layout.run / "00_one.ipynb").read_text(encoding="utf-8")
+    assert page == (layout.html / "notebooks" / "00_one.html").read_text(encoding="utf-8")
+
+
+def test_a_warning_fails_the_build_twice(small_book: Path) -> None:
+    rewrite(small_book / "book" / "intro.md", "fig-line", "fig-nowhere")
+    for _ in range(2):  # an incremental Sphinx build would forget the warning
+        done = build(small_book)
+        assert done.returncode == 1
+        assert "fig-nowhere" in done.stderr
+    assert not Layout("digits", small_book).html.exists()
+
+
+def test_an_unknown_profile_is_one_sentence(small_book: Path) -> None:
+    done = build(small_book, "--profile", "digist")
+    assert done.returncode == 1
+    assert "digist" in done.stderr
+    assert "digits" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (small_book / "build").exists()
+
+
+def test_contents_and_notebooks_must_agree(small_book: Path) -> None:
+    layout = Layout("digits", small_book)
+    with pytest.raises(BuildError, match=r"do not exist: notebooks/00_one, notebooks/01_two"):
+        planned_files(layout)
+    layout.run.mkdir(parents=True)
+    for name in ("00_one", "01_two", "02_extra"):
+        (layout.run / f"{name}.ipynb").write_text("{}", encoding="utf-8")
+    with pytest.raises(BuildError, match="does not name these notebooks: notebooks/02_extra"):
+        planned_files(layout)
+
+
+def test_toc_files_are_found_in_parts_and_sections(tmp_path: Path) -> None:
+    toc = tmp_path / "_toc.yml"
+    toc.write_text(
+        "root: a\nparts:\n- caption: P\n  chapters:\n  - file: b\n    sections: [{file: c}]\n",
+        encoding="utf-8",
+    )
+    assert toc_files(toc) == ["a", "b", "c"]
+
+
+def test_imports_of_a_notebook_are_read_from_its_code() -> None:
+    code = [
+        "import numpy as np\nfrom lt_lib import runs, data as d",
+        "def f():\n    from figures import style",
+    ]
+    names = imported_names(code)
+    assert {"numpy", "lt_lib", "lt_lib.runs", "lt_lib.data", "figures", "figures.style"} == names
+    assert library_modules(names) == ["lt_lib", "lt_lib.data", "lt_lib.runs"]
+    assert book_modules(names) == [ROOT / "book" / "figures.py"]
+
+
+def test_pins_are_read_without_comments() -> None:
+    assert pins("# a==1\nb==2.0\nc-d==3.post1 # why\n\n") == {"b": "2.0", "c-d": "3.post1"}
+
+
+def test_equal_texts_give_equal_notebooks(small_book: Path) -> None:
+    text = small_book / "notebooks" / "00_one.md"
+    assert convert(text) == convert(text)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<script src="https://cdn.example/x.js"></script>',
+        '<script src="//cdn.example/x.js"></script>',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        '<link rel="preconnect" href="https://fonts.example">',
+        '<img src="http://img.example/a.png">',
+        '<img srcset="a.png 1x, https://img.example/b.png 2x">',
+        "<style>@import 'https://fonts.example/css';</style>",
+        '<p style="background: url(https://img.example/a.png)">',
+        '<script>const SOURCE = "https://unpkg.example/x.js"</script>',
+        '<iframe src="https://video.example/1"></iframe>',
+    ],
+)
+def test_remote_loads_are_found(tmp_path: Path, html: str) -> None:
+    (tmp_path / "page.html").write_text(html, encoding="utf-8")
+    assert len(remote_loads(tmp_path)) == 1
+
+
+def test_links_and_local_files_are_no_loads(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        '<a href="https://arxiv.org/abs/1">paper</a><script src="../_static/x.js"></script>'
+        '<link rel="canonical" href="https://book.example/"><svg xmlns="http://www.w3.org/2000/svg"></svg>',
+        encoding="utf-8",
+    )
+    (tmp_path / "page.css").write_text("@font-face { src: url(font.woff2) }", encoding="utf-8")
+    assert remote_loads(tmp_path) == []
+    (tmp_path / "page.css").write_text("@font-face { src: url(https://f.example/font.woff2) }")
+    assert remote_loads(tmp_path) == ["page.css: https://f.example/font.woff2"]
+
+
+def test_progress_estimates_from_the_last_durations() -> None:
+    stream = io.StringIO()
+    with Progress({"a": 10.0, "b": 30.0}, stream) as progress:
+        assert progress.remaining() == 40.0
+        progress.start("a", 3)
+        assert progress.remaining() == pytest.approx(40.0, abs=1.0)
+        progress.done("a")
+        assert progress.remaining() == 30.0
+    assert "[1/2] a: running, 0:00 elapsed, about 0:40 remaining" in stream.getvalue()
+    assert "\r" not in stream.getvalue()
+
+
+def test_progress_without_history_says_so_and_learns() -> None:
+    with Progress({"a": None, "b": None}, io.StringIO()) as progress:
+        assert progress.remaining() is None
+        progress.start("a", 2)
+        progress.done("a")
+        assert progress.remaining() == pytest.approx(0.0, abs=1.0)
+
+
+def test_clock() -> None:
+    assert [clock(s) for s in (0, 59.6, 61, 3661)] == ["0:00", "1:00", "1:01", "1:01:01"]

@@ -1,0 +1,6 @@
+"""Lets these tests import the build scripts."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
