@@ -102,9 +102,7 @@ def _record(layout: Layout, name: str) -> dict:
 
 
 def _is_fresh(layout: Layout, name: str, key: str, record: dict) -> bool:
-    made = [layout.run / f"{name}.ipynb"]
-    if record.get("published"):
-        made.append(layout.published / f"{name}.json")
+    made = [layout.run / f"{name}.ipynb", *(layout.build / output for output in record.get("outputs", []))]
     return record.get("key") == key and all(path.is_file() for path in made)
 
 
@@ -121,6 +119,8 @@ def _run_one(layout: Layout, name: str, notebook: NotebookNode, key: str, progre
     partial.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(layout.work, ignore_errors=True)
     layout.work.mkdir(parents=True)
+    for path in layout.outputs(name):
+        path.unlink()
     progress.start(name, 1 + len(code_sources(notebook)))
     executed = _execute(layout, name, source, partial, progress)
     seconds = progress.done(name)
@@ -130,7 +130,7 @@ def _run_one(layout: Layout, name: str, notebook: NotebookNode, key: str, progre
     record = {
         "key": key,
         "seconds": round(seconds, 2),
-        "published": (layout.published / f"{name}.json").is_file(),
+        "outputs": [path.relative_to(layout.build).as_posix() for path in layout.outputs(name)],
     }
     write_atomically(layout.run / f"{name}.key.json", json.dumps(record, indent=1) + "\n")
     for number, text in stderr_outputs(executed):

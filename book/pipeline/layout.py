@@ -62,6 +62,15 @@ class Layout:
         return self.build / "published"
 
     @property
+    def figures(self) -> Path:
+        """Data behind the figures, a folder of CSV files for each notebook."""
+        return self.build / "figures"
+
+    def outputs(self, stem: str) -> list[Path]:
+        """What the notebook `stem` left beside its executed copy: published numbers, data of figures."""
+        return [*self.published.glob(f"{stem}.json"), *sorted(self.figures.glob(f"{stem}/*"))]
+
+    @property
     def staged(self) -> Path:
         """Source tree of the book as Sphinx sees it."""
         return self.build / "book_src"
@@ -89,6 +98,7 @@ def kernel_environment(layout: Layout, threads: int) -> dict[str, str]:
     search_path = [str(ROOT / "book"), os.environ.get("PYTHONPATH", "")]
     return {
         "LT_HOME": str(layout.root),
+        "LT_PROFILE": layout.profile,
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
         "PYTHONHASHSEED": "0",
         "PYTHONPATH": os.pathsep.join(entry for entry in search_path if entry),

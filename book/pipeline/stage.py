@@ -61,8 +61,15 @@ def planned_files(layout: Layout) -> dict[str, Path]:
         plan[f"book/{path.relative_to(book).as_posix()}"] = path
     plan |= {f"notebooks/{path.name}": path for path in layout.run.glob("*.ipynb")}
     plan |= {f"vendor/mathjax/{name}": path for name, path in mathjax_files().items()}
+    plan |= {f"extra/figures/{p.relative_to(layout.figures).as_posix()}": p for p in _data(layout)}
+    plan["extra/.nojekyll"] = Path(__file__).with_name("nojekyll")
     _check_contents(toc_files(root / "_toc.yml"), plan)
     return plan
+
+
+def _data(layout: Layout) -> list[Path]:
+    stems = {path.stem for path in layout.run.glob("*.ipynb")}
+    return [path for path in layout.figures.glob("*/*.csv") if path.parent.name in stems]
 
 
 def _static_files(folder: Path) -> list[Path]:

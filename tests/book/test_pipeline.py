@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pipeline.api_docs import escape_bars
 from pipeline.execute import convert
 from pipeline.keys import book_modules, imported_names, library_modules, pins
 from pipeline.layout import ROOT, BuildError, Layout
@@ -171,3 +172,7 @@ def test_progress_without_history_says_so_and_learns() -> None:
 
 def test_clock() -> None:
     assert [clock(s) for s in (0, 59.6, 61, 3661)] == ["0:00", "1:00", "1:01", "1:01:01"]
+
+
+def test_bars_in_docstrings_are_escaped_outside_literals() -> None:
+    assert escape_bars("sum |a - b| of ``x | y`` and `u | v`") == r"sum \|a - b\| of ``x | y`` and `u | v`"
