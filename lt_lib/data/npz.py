@@ -51,7 +51,9 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
 
 def _arrays(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # opened here: a file that `np.load` opens itself stays open when it turns out to be no archive
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one bare array")
             _check_keys(path, archive.files)

@@ -77,8 +77,8 @@ def long_tail(source: Cuttable, counts: Any, seed: int, draw: str = "generator")
         counts: (C,) whole numbers, each at least 1 and at most the images at hand.
         seed: the data seed, apart from any training seed.
         draw: "generator" draws with a generator of its own; "cao2019" repeats the draws of the released code
-            of Cao et al. (arXiv 1906.07413: a legacy generator seeded once, the classes shuffled one by one, the
-            first images kept; their seed is 0), without touching the global generator.
+            of Cao et al. (arXiv 1906.07413: a legacy generator seeded once, the classes shuffled one by one,
+            the first images kept; their seed is 0), without touching the global generator.
 
     Raises:
         ValueError: `counts` has another length, a class would be empty, or a class has too few images.
@@ -121,14 +121,15 @@ def normalisation(part: Part) -> tuple[Tensor, Tensor]:
     Returns:
         mean (ch,), std (ch,), float32.
     """
-    total, squares, pixels = 0.0, 0.0, 0
+    total = torch.zeros(part.channels, dtype=torch.float64)
+    squares, pixels = torch.zeros_like(total), 0
     for block in part.images.split(4096):  # float64 sums without a float64 copy of all images
         values = block.to(torch.float64).transpose(0, 1).flatten(1)
         total, squares = total + values.sum(1), squares + values.square().sum(1)
         pixels += values.shape[1]
     scale = 255.0 if part.images.dtype == torch.uint8 else 1.0
-    mean = torch.as_tensor(total) / pixels
-    variance = (torch.as_tensor(squares) / pixels - mean.square()).clamp(min=0)
+    mean = total / pixels
+    variance = (squares / pixels - mean.square()).clamp(min=0)
     std = variance.sqrt() / scale
     std = torch.where(std < 1e-6, torch.ones_like(std), std)
     return (mean / scale).to(torch.float32), std.to(torch.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lt_lib.data.validation import check_pixels, check_classes, labels_from, pixels_from
+from lt_lib.data.validation import check_classes, check_pixels, labels_from, pixels_from
 
 
 @dataclass(frozen=True)

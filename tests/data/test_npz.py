@@ -1,0 +1,128 @@
+"""The `npz:` source: a reader's own archive, kept as it is or refused in one sentence."""
+
+import numpy as np
+import pytest
+
+from lt_lib.data import load, split
+
+
+def arrays(**more):
+    rng = np.random.default_rng(0)
+    base = {
+        "train_images": rng.integers(0, 256, (12, 5, 5, 3), dtype=np.uint8),
+        "train_labels": np.arange(12) % 3,
+    }
+    return {name: value for name, value in {**base, **more}.items() if value is not None}
+
+
+def save(folder, **more):
+    path = folder / "my.npz"
+    np.savez(path, **arrays(**more))
+    return f"npz:{path}"
+
+
+def test_an_archive_without_a_test_part_is_split_and_says_so(tmp_path):
+    source = load(save(tmp_path))
+    assert (source.name, source.classes, source.test) == ("npz:my.npz", 3, None)
+    np.testing.assert_array_equal(source.train.images.permute(0, 2, 3, 1), arrays()["train_images"])
+    parts = split(source)
+    assert "stratified share of 0.25" in parts.note
+    assert parts.test.counts(3).tolist() == [1, 1, 1]
+
+
+def test_a_whole_archive(tmp_path):
+    test = np.zeros((3, 5, 5, 3), np.uint8)
+    names = np.array(["cat", "dog", "emu"])
+    source = load(save(tmp_path, test_images=test, test_labels=np.arange(3), class_names=names))
+    assert source.class_names == ("cat", "dog", "emu")
+    assert split(source).test is source.test
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_labels_of_any_whole_type_are_read(tmp_path, dtype):
+    assert load(save(tmp_path, train_labels=(np.arange(12) % 3).astype(dtype))).counts.tolist() == [4, 4, 4]
+
+
+def test_a_relative_file_is_taken_from_root(tmp_path):
+    save(tmp_path)
+    assert len(load("npz:my.npz", root=tmp_path).train) == 12
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"train_images": None},
+            r"must hold `train_images` and `train_labels`; `train_images` is missing \(found",
+        ),
+        ({"train_labels": None}, r"`train_labels` is missing"),
+        ({"test_image": np.zeros(3)}, r"may hold only .*; found `test_image`\. Did you mean `test_images`\?"),
+        ({"zzz": np.zeros(3)}, r"found `zzz`\. Leave it out"),
+        ({"test_labels": np.arange(3)}, r"`test_labels` came without `test_images`"),
+        ({"class_names": np.array(["a", "b"])}, r"`train_labels` must be 0\.\.1.*found 2 \(4 times\)"),
+        (
+            {"class_names": np.arange(3)},
+            r"`class_names` must be a one-dimensional array of strings; found .*int64",
+        ),
+        (
+            {"class_names": np.array([["a", "b", "c"]])},
+            r"`class_names` must be a one-dimensional array of strings",
+        ),
+        (
+            {"class_names": np.array(["a", "b", "c"], dtype=object)},
+            r"found an array of Python objects.*dtype=str",
+        ),
+        ({"train_images": np.array([{}] * 12, dtype=object)}, r"found an array of Python objects"),
+        ({"train_labels": np.arange(12) % 3 + 1}, r"`train_labels` must count from 0; found labels 1\.\.3"),
+        ({"train_labels": np.arange(12) % 3 * 2}, r"Class 1 has 0 images in `train_labels`"),
+        ({"train_labels": np.arange(11) % 3}, r"equally long; found 12 images and 11 labels"),
+        ({"train_images": np.full((12, 5, 5), np.nan)}, r"`train_images` must be finite; found 300 NaN"),
+        (
+            {"train_images": np.full((12, 5, 5), 2.0)},
+            r"`train_images` of floats must lie in 0\.\.1; found 2\.\.2",
+        ),
+        ({"train_images": np.zeros((12, 75), np.uint8)}, r"`train_images` must be \(n, H, W\)"),
+    ],
+)
+def test_a_malformed_archive_is_refused(tmp_path, more, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load(save(tmp_path, **more))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"`npz:no\.npz` must name an existing file; found none at"):
+        load("npz:no.npz", root=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["text", "empty", "truncated", "overwritten", "bare array", "pickle"])
+def test_what_is_no_archive_is_refused(tmp_path, kind):
+    name = save(tmp_path)
+    path = tmp_path / "my.npz"
+    whole = path.read_bytes()
+    if kind == "bare array":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    else:
+        path.write_bytes(
+            {
+                "text": b"label,image\n",
+                "empty": b"",
+                "truncated": whole[: len(whole) // 2],
+                "overwritten": whole[:300] + bytes(200) + whole[500:],
+                "pickle": b"\x80\x04}\x94.",
+            }[kind]
+        )
+    with pytest.raises(
+        ValueError, match=r"`my\.npz` must be an `\.npz` archive of plain arrays; found .*np\.savez"
+    ):
+        load(name)
+
+
+def test_nothing_is_ever_unpickled(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was executed",))
+
+    name = save(tmp_path, class_names=np.array([Trap()] * 3, dtype=object))
+    with pytest.raises(ValueError, match="an array of Python objects"):
+        load(name)
