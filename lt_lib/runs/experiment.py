@@ -1,0 +1,153 @@
+"""One run in memory: data, network, loss, training, measurement. Nothing here touches the store."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lt_lib.collapse import class_losses, loss_imbalance, loss_ratio
+from lt_lib.data import Part, Split, normalisation
+from lt_lib.losses import make_loss
+from lt_lib.metrics import accuracy
+from lt_lib.nets import build_net
+from lt_lib.runs.config import RunConfig
+from lt_lib.training import (
+    Callback,
+    Recorder,
+    Trainer,
+    TrainState,
+    collapse_of,
+    cpu_threads,
+    evaluate,
+    train,
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after a finished epoch: what it takes to go on."""
+
+    state: TrainState
+    rows: list[dict[str, Any]]  # of the Recorder so far
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run, in plain types."""
+
+    rows: list[dict[str, Any]]  # one a measurement, see `lt_lib.training.Recorder`
+    metrics: dict[str, Any]  # see `final_metrics`
+    weights: dict[str, Tensor]  # the network's state dict, on the CPU
+
+
+Save = Callable[[Checkpoint], None]
+Progress = Callable[[int, int], None]
+
+
+class _Saver:
+    def __init__(self, recorder: Recorder, save: Save | None, progress: Progress | None) -> None:
+        self.recorder, self.save, self.progress = recorder, save, progress
+
+    def on_epoch_end(self, epoch: int, trainer: Trainer) -> None:
+        if self.save is not None and epoch < trainer.config.epochs:
+            self.save(Checkpoint(trainer.state(epoch), self.recorder.rows))
+        if self.progress is not None:
+            self.progress(epoch, trainer.config.epochs)
+
+
+def make_net(config: RunConfig, split: Split) -> nn.Module:
+    """Return the run's network with its initial weights, which depend on `config.seed` alone."""
+    net: nn.Module = build_net(config.net, split.classes, split.train.images.shape[1], seed=config.seed)
+    return net
+
+
+def execute(
+    config: RunConfig,
+    checkpoint: Checkpoint | None = None,
+    save: Save | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Train and measure one run; with `checkpoint`, go on from it to the same bits.
+
+    Args:
+        config: the run.
+        checkpoint: of the same run, from an earlier call's `save`.
+        save: called with a Checkpoint after each epoch but the last.
+        progress: called with (finished epochs, epochs) after each epoch.
+
+    Raises:
+        ValueError: bad settings or data, or a checkpoint of another run.
+        FloatingPointError: the loss became NaN or infinite.
+    """
+    split = config.split()
+    counts = split.counts
+    normalise = normalisation(split.train)
+    model = make_net(config, split)
+    hyper = {name: value for name, value in config.loss.items() if name != "name"}
+    loss = make_loss(config.loss["name"], counts, **hyper)
+    rows = checkpoint.rows if checkpoint else []
+    recorder = Recorder(split.train, split.test, split.classes, config.measure_every, rows)
+    callbacks: list[Callback] = [recorder, _Saver(recorder, save, progress)]
+    state = checkpoint.state if checkpoint else None
+    train(model, loss, split.train, config.training, config.seed, normalise, callbacks, state)
+    with cpu_threads(config.training.threads):
+        metrics = final_metrics(model, split, normalise, recorder.rows)
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    return Outcome(recorder.rows, metrics, weights)
+
+
+def final_metrics(
+    model: nn.Module, split: Split, normalise: tuple[Tensor, Tensor], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the metrics after the last epoch, in JSON types (None for NaN).
+
+    Keys `train`, `calibration` (None without one) and `test`: accuracies `plain`, `balanced`, `sigma`
+    (population std over classes), `worst`, `per_class` (C,), all in 0..1, `class_loss` (C,) in nats,
+    `rho`, `ratio` (max / min); `collapse` on the training features; `best_epoch_selected_on_test`: the
+    measured epoch with the best balanced test accuracy. Such a value is selected on test data, and so
+    too high: it only shows how much selection would flatter.
+    """
+    parts = {"train": split.train, "calibration": split.calibration, "test": split.test}
+    metrics: dict[str, Any] = dict.fromkeys(parts)
+    for name, part in parts.items():
+        if part is not None and len(part):
+            metrics[name] = _part_metrics(model, part, split.classes, normalise)
+    seen = evaluate(model, split.train, normalise)
+    metrics["collapse"] = collapse_of(model, seen, split.classes)
+    metrics["best_epoch_selected_on_test"] = _best(rows)
+    plain: dict[str, Any] = _without_nan(metrics)
+    return plain
+
+
+def _part_metrics(
+    model: nn.Module, part: Part, classes: int, normalise: tuple[Tensor, Tensor]
+) -> dict[str, Any]:
+    seen = evaluate(model, part, normalise)
+    found = accuracy(seen.logits, seen.labels, classes)
+    losses = class_losses(seen.cross_entropy(), seen.labels, classes)
+    return {
+        "plain": float(found.plain),
+        "balanced": float(found.balanced),
+        "sigma": float(found.sigma),
+        "worst": float(found.worst),
+        "per_class": torch.as_tensor(found.per_class).tolist(),
+        "class_loss": losses.tolist(),
+        "rho": loss_imbalance(losses),
+        "ratio": loss_ratio(losses),
+    }
+
+
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    balanced = [float(torch.tensor(row["test_class_accuracy"]).nanmean()) for row in rows]
+    best = max(range(len(rows)), key=lambda i: (balanced[i], -i))
+    return {"epoch": rows[best]["epoch"], "balanced": balanced[best]}
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and value - value != 0 else value

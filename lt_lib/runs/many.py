@@ -1,0 +1,189 @@
+"""`run_many`: many runs in processes of their own, whose number does not change a bit of the results."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+from lt_lib.runs.config import RunConfig
+from lt_lib.runs.files import StoreError
+from lt_lib.runs.results import Run
+from lt_lib.runs.store import Store
+from lt_lib.runs.worker import answer
+from lt_lib.training.config import check_number
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+Report = Callable[[int, int, RunConfig], None]
+
+
+class RunsFailed(RuntimeError):
+    """Some runs failed; the others are stored. `failures` holds (config, reason) of each."""
+
+    def __init__(self, failures: list[tuple[RunConfig, str]], total: int) -> None:
+        self.failures = failures
+        lines = [f"- {config.describe()}: {reason}" for config, reason in failures]
+        super().__init__(
+            f"{len(failures)} of {total} runs failed; the others are stored and are not computed again.\n"
+            + "\n".join(lines)
+        )
+
+
+def run_many(
+    configs: Sequence[RunConfig], store: Store | None = None, workers: int = 2, progress: Report | None = None
+) -> list[Run]:
+    """Return the runs of `configs`, in order: from the store, or trained now by `workers` processes.
+
+    Each process uses the threads that its run's configuration names, so results depend neither on
+    `workers` nor on the order. With one worker (or one missing run) everything happens in this process.
+    A failing run does not stop the others.
+
+    Args:
+        configs: what to run; the same run may stand there twice.
+        store: by default `Store()`.
+        workers: processes at once, at least 1.
+        progress: called in this process with (finished runs, runs, config just finished).
+
+    Raises:
+        ValueError: bad settings or data.
+        RunsFailed: at the end, when runs failed; it names each with its configuration and reason.
+    """
+    check_number(workers, "workers", 1, 1024, whole=True)
+    store = store or Store()
+    keys = [config.key() for config in configs]
+    unique = dict(zip(keys, configs, strict=True))
+    # each distinct run is read once, and kept: a damaged one is set aside here and so computed again
+    runs = {key: store.get(key) for key in unique}
+    missing = {key: unique[key] for key, found in runs.items() if found is None}
+    report = _Progress(progress, len(unique), len(unique) - len(missing))
+    failures = _compute(missing, store, min(workers, len(missing)), report)
+    if failures:
+        raise RunsFailed(failures, len(unique))
+    runs |= {key: store.get(key) for key in missing}
+    return [_present(runs[key], key, store) for key in keys]
+
+
+def _present(found: Run | None, key: str, store: Store) -> Run:
+    if found is None:
+        raise StoreError(
+            f"Run {key} in {store.root} was damaged or removed just after it was stored. Ask again."
+        )
+    return found
+
+
+class _Progress:
+    def __init__(self, call: Report | None, total: int, done: int) -> None:
+        self.call, self.total, self.done = call, total, done
+
+    def __call__(self, config: RunConfig) -> None:
+        self.done += 1
+        if self.call is not None:
+            self.call(self.done, self.total, config)
+
+
+def _compute(
+    missing: dict[str, RunConfig], store: Store, workers: int, report: _Progress
+) -> list[tuple[RunConfig, str]]:
+    failures = []
+    for config, reply in _replies(list(missing.values()), store, workers):
+        if "error" in reply:
+            failures.append((config, reply["error"]))
+        report(config)
+    return failures
+
+
+def _replies(configs: list[RunConfig], store: Store, workers: int) -> Any:
+    requests = [{"config": config.to_dict(), "store": str(store.root)} for config in configs]
+    if workers <= 1:
+        for config, request in zip(configs, requests, strict=True):
+            yield config, answer(request)
+        return
+    waiting: Queue[tuple[RunConfig, dict[str, Any]]] = Queue()
+    for pair in zip(configs, requests, strict=True):
+        waiting.put(pair)
+    done: Queue[tuple[RunConfig, dict[str, Any]]] = Queue()
+    pool = [_Worker(waiting, done) for _ in range(workers)]
+    try:
+        for worker in pool:
+            worker.start()
+        for _ in configs:
+            yield done.get()
+    finally:  # also on an interrupt: what is unfinished resumes from its last epoch
+        for worker in pool:
+            worker.stop()
+
+
+class _Worker(threading.Thread):
+    """Feeds one process from the queue; a process that dies fails its run alone and is started anew."""
+
+    def __init__(self, waiting: Queue[Any], done: Queue[Any]) -> None:
+        super().__init__(daemon=True)
+        self.waiting, self.done = waiting, done
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+        self.guard = threading.Lock()
+
+    def run(self) -> None:
+        while not self.stopped:
+            try:
+                config, request = self.waiting.get_nowait()
+            except Empty:
+                break
+            try:
+                reply = self._ask(config.training.threads or 1, request)
+            except Exception as error:
+                reply = {"error": f"its process could not be used ({error})"}
+            self.done.put((config, reply))
+        self.stop()
+
+    def _ask(self, threads: int, request: dict[str, Any]) -> dict[str, Any]:
+        process = self._started(threads)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            code = process.wait()
+            self.process = None
+            return {"error": f"its process ended with exit code {code}, perhaps killed for lack of memory"}
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _started(self, threads: int) -> subprocess.Popen[str]:
+        with self.guard:
+            if self.stopped:
+                raise InterruptedError("the runs were stopped")
+            if self.process is None:
+                self.process = _spawn(threads)
+            return self.process
+
+    def stop(self) -> None:
+        """End the process, at once if it is at work."""
+        with self.guard:
+            self.stopped = True
+            process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def _spawn(threads: int) -> subprocess.Popen[str]:
+    code = str(Path(__file__).resolve().parents[2])  # the same lt_lib as here, wherever it was imported from
+    path = os.pathsep.join([code, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONPATH": path}
+    return subprocess.Popen(
+        [sys.executable, "-m", "lt_lib.runs.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env={**environment, "PYTHONIOENCODING": "utf-8"},
+    )

@@ -1,0 +1,51 @@
+"""`run`: ask for one run; the store answers, or trains it first."""
+
+import time
+
+from lt_lib.runs.config import RunConfig
+from lt_lib.runs.experiment import Checkpoint, Progress, execute
+from lt_lib.runs.results import Run
+from lt_lib.runs.store import Store
+
+
+def run(config: RunConfig, store: Store | None = None, progress: Progress | None = None) -> Run:
+    """Return the run of `config`: from the store, or trained now and stored.
+
+    A run that was killed goes on after its last finished epoch and ends with the same bits. Of several
+    processes that ask for the same run, one trains and the others wait for it.
+
+    Args:
+        config: what to run.
+        store: by default `Store()`.
+        progress: called with (finished epochs, epochs) after each epoch; never called if the store has
+            the run.
+
+    Raises:
+        ValueError: bad settings or data.
+        FloatingPointError: the loss became NaN or infinite.
+        StoreError: the store cannot be written.
+    """
+    store = store or Store()
+    key = config.key()
+    found = store.get(key)
+    if found is not None:
+        return found
+    with store.lock(key):
+        found = store.get(key)
+        if found is None:
+            _train(config, key, store, progress)
+            found = store.get(key)
+    if found is None:
+        raise RuntimeError(
+            f"Run {key} in {store.root} was damaged or removed while it was stored. Ask for it again."
+        )
+    return found
+
+
+def _train(config: RunConfig, key: str, store: Store, progress: Progress | None) -> None:
+    def save(checkpoint: Checkpoint) -> None:
+        store.save_checkpoint(key, config, checkpoint)
+
+    started = time.perf_counter()
+    outcome = execute(config, store.load_checkpoint(key, config), save, progress)
+    store.put(key, config, outcome, time.perf_counter() - started)

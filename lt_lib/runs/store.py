@@ -1,0 +1,188 @@
+"""The run store: one folder a run, checked by checksums, written by atomic rename."""
+
+import json
+import logging
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from lt_lib._home import project_root
+from lt_lib.runs import checkpoints, tables
+from lt_lib.runs.config import FORMAT, RunConfig
+from lt_lib.runs.experiment import Checkpoint, Outcome
+from lt_lib.runs.files import explained, replace, sha256, sync_folder, write_bytes
+from lt_lib.runs.lock import locked
+from lt_lib.runs.results import Run
+
+_log = logging.getLogger(__name__)
+FILES = ("config.json", "history.csv", "metrics.json", "weights.safetensors")
+
+
+class Store:
+    """Runs on disk, one folder a key: `FILES` and `checksums.json`.
+
+    Beside them `.partial` (checkpoints of unfinished runs), `.locks`, `.quarantine` (folders whose
+    checksums do not fit, set aside for inspection) and `.draft` (folders being written). Reading needs
+    no write permission.
+
+    Args:
+        root: the folder; by default the environment variable LT_RUNS, else `runs` in the project. It is
+            made on the
+            first write.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        chosen = root or os.environ.get("LT_RUNS") or project_root() / "runs"
+        self.root = Path(chosen).expanduser().absolute()
+
+    def keys(self) -> list[str]:
+        """Return the keys of all stored runs, sorted."""
+        if not self.root.is_dir():
+            return []
+        return sorted(
+            path.name for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")
+        )
+
+    def damage(self, key: str) -> str | None:
+        """Return what is wrong with a stored run's files, or None; reads every byte."""
+        folder = self.root / key
+        try:
+            wanted = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
+            if not isinstance(wanted, dict) or set(wanted) != set(FILES):
+                return "checksums.json does not list the run's files"
+            for name in FILES:
+                if not (folder / name).is_file():
+                    return f"{name} is missing"
+                if sha256(folder / name) != wanted[name]:
+                    return f"{name} is not as it was written"
+        except (OSError, ValueError) as error:
+            return f"checksums.json cannot be read ({type(error).__name__})"
+        return None
+
+    def get(self, key: str) -> Run | None:
+        """Return a stored run, or None if there is none; a damaged one is set aside first.
+
+        Raises:
+            StoreError: a damaged run cannot be set aside.
+        """
+        folder = self.root / key
+        if not folder.is_dir():
+            return None
+        damage = self.damage(key)
+        if damage is not None:
+            self._set_aside(folder, damage)
+            return None
+        with explained(self.root):
+            stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+            history = tables.read(folder / "history.csv")
+        return Run(RunConfig.from_dict(stored["config"]), key, history, metrics, folder, stored["made"])
+
+    def put(self, key: str, config: RunConfig, outcome: Outcome, seconds: float) -> None:
+        """Write a finished run: it appears whole or not at all. Hold the key's lock.
+
+        Raises:
+            StoreError: the store cannot be written; nothing of the run is left behind then.
+        """
+        draft = self.root / ".draft" / f"{key}.{os.getpid()}"
+        with explained(self.root):
+            try:
+                self._write(draft, config, outcome, seconds)
+                draft.rename(self.root / key)
+                sync_folder(self.root)
+            except BaseException:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
+            self._partial(key).unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Hold the right to train `key`; wait for another process that has it.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        waiting = locked(self.root / ".locks" / f"{key}.lock")
+        with explained(self.root):
+            waiting.__enter__()
+        try:
+            yield
+        finally:
+            waiting.__exit__(None, None, None)
+
+    def save_checkpoint(self, key: str, config: RunConfig, checkpoint: Checkpoint) -> None:
+        """Replace the run's partial checkpoint, whole or not at all. Hold the key's lock.
+
+        Not flushed to the disk: a process that dies loses nothing, a machine that does may lose the
+        file, whose digest then shows it and the run starts afresh.
+
+        Raises:
+            StoreError: the store cannot be written; the earlier checkpoint is still there then.
+        """
+        with explained(self.root):
+            replace(self._partial(key), checkpoints.pack(config, checkpoint), sync=False)
+
+    def load_checkpoint(self, key: str, config: RunConfig) -> Checkpoint | None:
+        """Return the run's partial checkpoint, or None; a damaged one is set aside.
+
+        Raises:
+            ValueError: it belongs to another configuration.
+            StoreError: a damaged one cannot be set aside.
+        """
+        path = self._partial(key)
+        if not path.is_file():
+            return None
+        with explained(self.root):
+            content = path.read_bytes()
+        try:
+            return checkpoints.unpack(content, config)
+        except checkpoints.Damaged as error:
+            self._set_aside(path, str(error))
+            return None
+
+    def _partial(self, key: str) -> Path:
+        return self.root / ".partial" / f"{key}.safetensors"
+
+    def _set_aside(self, path: Path, reason: str) -> None:
+        with explained(self.root):
+            refuge = self.root / ".quarantine"
+            refuge.mkdir(parents=True, exist_ok=True)
+            number = sum(1 for _ in refuge.glob(f"{path.name}.*"))
+            try:
+                path.rename(refuge / f"{path.name}.{number}")
+            except FileNotFoundError:  # another process has just set it aside
+                return
+        _log.warning(
+            "%s is damaged (%s): moved to %s, and it will be computed again.", path.name, reason, refuge
+        )
+
+    def _write(self, draft: Path, config: RunConfig, outcome: Outcome, seconds: float) -> None:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        made = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": config.training.device,
+            "seconds": round(seconds, 2),
+        }
+        contents = {
+            "config.json": _json({"config": config.to_dict(), "format": FORMAT, "made": made}),
+            "history.csv": tables.text(outcome.rows).encode(),
+            "metrics.json": _json(outcome.metrics),
+            "weights.safetensors": safetensors.torch.save(outcome.weights),
+        }
+        for name, content in contents.items():
+            write_bytes(draft / name, content)
+        write_bytes(draft / "checksums.json", _json({name: sha256(draft / name) for name in FILES}))
+        sync_folder(draft)
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()

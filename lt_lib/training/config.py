@@ -1,0 +1,134 @@
+"""The settings of one training, validated on construction."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from lt_lib._checks import check_choice
+
+OPTIMISERS = ("sgd", "adamw")
+SCHEDULES = ("cosine", "step", "constant")
+AUGMENTATIONS = ("none", "shift", "crop_flip")
+PRECISIONS = ("float32", "bfloat16")
+MEMORY_FORMATS = ("contiguous", "channels_last")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+_CHOICES = {
+    "optimiser": OPTIMISERS,
+    "schedule": SCHEDULES,
+    "augment": AUGMENTATIONS,
+    "precision": PRECISIONS,
+    "memory_format": MEMORY_FORMATS,
+    "device": DEVICES,
+}
+# name -> (least, greatest, whole number)
+_RANGES: dict[str, tuple[float, float, bool]] = {
+    "epochs": (1, 100_000, True),
+    "batch": (1, 1_000_000, True),
+    "lr": (0, 1_000, False),
+    "momentum": (0, 0.9999, False),
+    "weight_decay": (0, 10, False),
+    "warmup": (0, 100_000, True),
+    "decay": (0, 1, False),
+    "threads": (1, 1024, True),
+}
+
+
+def check_number(value: Any, name: str, low: float, high: float, whole: bool = False) -> None:
+    """Refuse `value` unless it is a number (a whole one if `whole`) in [low, high].
+
+    Raises:
+        ValueError: a text, a boolean, a fraction where a whole number is meant, or out of range.
+    """
+    kind = "a whole number" if whole else "a number"
+    good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not good or not low <= value <= high:
+        hint = (
+            " (in YAML write 0.0005 or 5.0e-4, since 5e-4 is read as text)" if isinstance(value, str) else ""
+        )
+        raise ValueError(f"`{name}` must be {kind} from {low:g} to {high:g}; found {value!r}{hint}.")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of `train`. Numerical precision, memory format and threads change the bits, so they are here.
+
+    Weight decay acts on every parameter, as in the code released with arXiv 2605.10047. The learning rate
+    is set at each step (see `schedules`); `warmup` and `milestones` count epochs.
+
+    Raises:
+        ValueError: a field is unknown, of the wrong type or out of range; the sentence names it.
+    """
+
+    epochs: int = 36
+    batch: int = 64
+    optimiser: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9  # SGD only
+    weight_decay: float = 5e-4
+    nesterov: bool = False  # SGD only
+    schedule: str = "cosine"
+    warmup: int = 0  # epochs of linear warm-up
+    milestones: tuple[int, ...] = ()  # "step" only: epochs from which the rate is times `decay`
+    decay: float = 0.1
+    augment: str = "none"
+    precision: str = "float32"  # "bfloat16": autocast of the forward pass, parameters stay float32
+    memory_format: str = "contiguous"
+    device: str = "auto"  # CUDA if there is one, else CPU; MPS on request
+    threads: int | None = 1  # CPU threads; None leaves the process as it is
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            check_choice(getattr(self, name), choices, name)
+        for name, (low, high, whole) in _RANGES.items():
+            if not (name == "threads" and self.threads is None):
+                check_number(getattr(self, name), name, low, high, whole)
+        if not isinstance(self.nesterov, bool):
+            raise ValueError(f"`nesterov` must be true or false; found {self.nesterov!r}.")
+        self._check_epochs()
+
+    def _check_epochs(self) -> None:
+        if not isinstance(self.milestones, list | tuple):
+            raise ValueError(f"`milestones` must be a list of epochs; found {self.milestones!r}.")
+        for epoch in self.milestones:
+            check_number(epoch, "milestones", 1, self.epochs, whole=True)
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"`milestones` must rise; found {list(self.milestones)}.")
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        if self.warmup >= self.epochs and self.warmup > 0:
+            raise ValueError(
+                f"`warmup` must be shorter than the training of {self.epochs} epochs; found {self.warmup}."
+            )
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("`nesterov` needs `momentum` above 0; found 0. Set `nesterov` to false.")
+
+    @classmethod
+    def from_dict(cls, settings: "Mapping[str, Any] | TrainConfig") -> "TrainConfig":
+        """Build a config from a mapping; an unknown name is an error that lists the known ones."""
+        if isinstance(settings, TrainConfig):
+            return settings
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            check_choice(name, known, "a field of TrainConfig")
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field, defaults included, in JSON types."""
+        return {**asdict(self), "milestones": list(self.milestones)}
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device that `name` means here ("auto" is CUDA, else CPU; never MPS).
+
+    Raises:
+        ValueError: the named device is not there.
+    """
+    check_choice(name, DEVICES, "device")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present[name]:
+        raise ValueError(f"`device` is `{name}`, but PyTorch sees none here. Use `auto` or `cpu`.")
+    return torch.device(name)

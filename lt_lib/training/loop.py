@@ -1,0 +1,177 @@
+"""The training loop: plain, deterministic, and stateless from epoch to epoch."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lt_lib._checks import check_labels
+from lt_lib.training import augment
+from lt_lib.training.config import TrainConfig, resolve_device
+from lt_lib.training.evaluate import evaluation
+from lt_lib.training.numerics import autocast, cpu_threads, repeatable
+from lt_lib.training.optimisers import make_optimiser
+from lt_lib.training.pixels import MEMORY_FORMATS, Images, Normaliser, check_channels
+from lt_lib.training.schedules import learning_rate
+from lt_lib.training.seeding import AUGMENT, ORDER, epoch_generator, layer_randomness
+from lt_lib.training.state import TrainState, capture, restore
+
+
+class Callback(Protocol):
+    """Called after each epoch; it may read everything, and must leave model and loss as they are."""
+
+    def on_epoch_end(self, epoch: int, trainer: "Trainer") -> None:
+        """Look at `trainer` after `epoch` finished epochs (1 for the first)."""
+
+
+def batch_bounds(images: int, batch: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of each batch of an epoch: every image once, the short last batch kept.
+
+    A last batch of a single image joins the batch before it: batch normalisation has no variance to divide by
+    where a layer has one value a channel.
+    """
+    starts = list(range(0, images, batch))
+    if len(starts) > 1 and batch > 1 and images - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], images], strict=True))
+
+
+class Trainer:
+    """One training in progress; callbacks see it. Use `train`, which builds and runs it.
+
+    Attributes that callbacks may read: `model`, `loss`, `config`, `normalise`, `device`, `steps_per_epoch`,
+    `lr` (of the epoch's last step), `epoch_loss` (mean of the objective over the epoch's images).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: nn.Module,
+        part: Images,
+        config: TrainConfig,
+        seed: int,
+        normalise: tuple[Any, Any],
+    ) -> None:
+        self.device = resolve_device(config.device)
+        self.config, self.seed, self.normalise = config, seed, normalise
+        self.model = model.to(self.device).to(memory_format=MEMORY_FORMATS[config.memory_format])
+        self.loss = loss.to(self.device)
+        self.optimiser = make_optimiser(self.model, config)
+        self._normaliser = Normaliser.build(normalise, part.images, self.device, config.memory_format)
+        self._padded = augment.pad(part.images, config.augment).to(self.device)
+        self._labels = part.labels.to(self.device)
+        self._bounds = batch_bounds(len(part.labels), config.batch)
+        self.steps_per_epoch = len(self._bounds)
+        self.lr, self.epoch_loss = config.lr, float("nan")
+
+    def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs (B, ch, H, W) and labels (B,) of an epoch (from 0), from (seed, epoch) alone."""
+        images = len(self._labels)
+        order = torch.randperm(images, generator=epoch_generator(self.seed, epoch, ORDER))
+        choices = augment.draw(images, self.config.augment, epoch_generator(self.seed, epoch, AUGMENT))
+        order, choices = order.to(self.device), choices.to(self.device)
+        labels = self._labels[order]
+        for start, stop in self._bounds:
+            pixels = augment.take(self._padded, order[start:stop], choices, self.config.augment)
+            yield self._normaliser(pixels), labels[start:stop]
+
+    def run_epoch(self, epoch: int) -> None:
+        """Train epoch `epoch` (from 0); nothing is read back from the device before its end.
+
+        Raises:
+            FloatingPointError: the objective became NaN or infinite.
+        """
+        self.model.train()
+        self.loss.train()
+        set_epoch: Any = getattr(self.loss, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch, self.config.epochs)
+        total = torch.zeros((), dtype=torch.float64, device=self._accumulator_device())
+        with layer_randomness(self.seed, epoch, self.device):
+            for number, (inputs, labels) in enumerate(self.batches(epoch)):
+                self.lr = learning_rate(
+                    self.config, epoch * self.steps_per_epoch + number, self.steps_per_epoch
+                )
+                value = self._step(inputs, labels)
+                total += value.to(total.device) * len(labels)
+        self.epoch_loss = float(total) / len(self._labels)
+        self._check_loss(epoch)
+
+    def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        self.optimiser.zero_grad()
+        with autocast(self.device, self.config.precision):
+            logits = self.model(inputs)
+        value = self.loss(logits.float(), labels)
+        value.backward()
+        self.optimiser.step(self.lr)
+        detached: Tensor = value.detach()
+        return detached
+
+    def _accumulator_device(self) -> torch.device:
+        return torch.device("cpu") if self.device.type == "mps" else self.device  # MPS has no float64
+
+    def _check_loss(self, epoch: int) -> None:
+        if self.epoch_loss - self.epoch_loss != 0:  # NaN and infinity alike
+            raise FloatingPointError(
+                f"The training loss became {self.epoch_loss} in epoch {epoch + 1} of {self.config.epochs} "
+                f"(learning rate {self.lr:.3g}). Lower `lr` (now {self.config.lr:g}) or lengthen `warmup` "
+                f"(now {self.config.warmup})."
+            )
+
+    def count_classes(self) -> int:
+        """Return the number of logits that the network gives."""
+        with evaluation(self.model):
+            return int(self.model(self._normaliser(self._padded[:1])).shape[1])
+
+    def state(self, epoch: int) -> TrainState:
+        """Return what is needed to go on after `epoch` finished epochs."""
+        return capture(epoch, self.model, self.loss, self.optimiser)
+
+
+def train(
+    model: nn.Module,
+    loss: nn.Module,
+    part: Images,
+    config: TrainConfig,
+    seed: int,
+    normalise: tuple[Any, Any],
+    callbacks: Iterable[Callback] = (),
+    state: TrainState | None = None,
+) -> nn.Module:
+    """Train `model` in place on `part` and return it, on the device of `config`.
+
+    The order of the data and the augmentation of an epoch depend on (seed, epoch) alone, so a training
+    that goes on from `state` ends with the same bits as one that was never interrupted (same machine,
+    same `threads`). Global random state and the number of threads are restored.
+
+    Args:
+        model: maps (B, ch, H, W) float32 to logits (B, C).
+        loss: maps logits (B, C) and labels (B,) to a scalar; `set_epoch(epoch, epochs)` is called if it
+            has one.
+        part: images (n, ch, H, W) and labels (n,).
+        config: all settings.
+        seed: of order, augmentation and random layers; not of the initial weights, which `model` brings.
+        normalise: (mean (ch,), std (ch,)) of pixels in 0..1, from the training part.
+        callbacks: called in order after each epoch.
+        state: from `Trainer.state`, to go on after its epoch.
+
+    Raises:
+        ValueError: labels outside the logits' classes, channels that do not fit, or a state of another
+            network.
+        FloatingPointError: the loss became NaN or infinite (looked at once an epoch).
+    """
+    if len(part.labels) == 0:
+        raise ValueError("The training part holds no images; each class needs at least 1.")
+    check_channels(model, part.images)
+    with cpu_threads(config.threads):
+        trainer = Trainer(model, loss, part, config, seed, normalise)
+        with repeatable(trainer.device):
+            check_labels(part.labels, trainer.count_classes())
+            if state is not None:
+                restore(state, trainer.model, trainer.loss, trainer.optimiser)
+            for epoch in range(state.epoch if state else 0, config.epochs):
+                trainer.run_epoch(epoch)
+                for callback in callbacks:
+                    callback.on_epoch_end(epoch + 1, trainer)
+    return trainer.model
