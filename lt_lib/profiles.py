@@ -1,0 +1,278 @@
+"""Profiles: one validated parameter set a file, `notebooks/profiles/<name>.yaml`, the same names in each.
+
+The schema stands below, in one place. A notebook may have a section of its own under `notebooks`, which holds
+settings that only it knows (`PAGES`) and may replace any common one for that page.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lt_lib._checks import check_choice
+from lt_lib._home import project_root
+from lt_lib.data import check_data_name
+from lt_lib.nets.build import NetConfig
+from lt_lib.training.config import DEVICES, MEMORY_FORMATS, PRECISIONS, TrainConfig, check_number
+
+# Sources that profiles name already, though `lt_lib.data.load` does not know them yet: it says so when asked.
+PLANNED = ("cifar10", "cifar100")
+
+
+class Settings(Mapping[str, Any]):
+    """A mapping that cannot change and whose entries are attributes, too."""
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        self.__dict__.update(entries)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"`{name}` is not set here; there are {', '.join(sorted(self))}.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Settings cannot change; pass `{name}` to `profiles.load` instead.")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in [low, high], a whole one if `whole`; `share`: or a share in (0, 1); `absent`: or null."""
+
+    low: float
+    high: float
+    whole: bool = True
+    share: bool = False
+    absent: bool = False
+
+    def check(self, value: Any, name: str) -> None:
+        """Refuse what does not fit."""
+        if value is None and self.absent:
+            return
+        if self.share and isinstance(value, float) and 0 < value < 1:
+            return
+        check_number(value, name, self.low, self.high, self.whole)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some texts."""
+
+    names: tuple[str, ...]
+
+    def check(self, value: Any, name: str) -> None:
+        """Refuse what does not fit."""
+        check_choice(value, self.names, name)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text; `data`: the name of a data source."""
+
+    absent: bool = False
+    data: bool = False
+
+    def check(self, value: Any, name: str) -> None:
+        """Refuse what does not fit."""
+        if value is None and self.absent:
+            return
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"`{name}` must be a text; found {value!r}.")
+        if self.data and value not in PLANNED:
+            check_data_name(value)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Fields of a settings class, which validates them itself."""
+
+    kind: type
+    outside: tuple[str, ...] = ()  # fields that a profile sets at its top level
+
+    def check(self, value: Any, name: str) -> None:
+        """Refuse what does not fit."""
+        known = [field.name for field in fields(self.kind) if field.name not in self.outside]
+        if not isinstance(value, Mapping):
+            raise ValueError(f"`{name}` must be a mapping of {', '.join(known)}; found {value!r}.")
+        for entry in value:
+            check_choice(entry, known, f"an entry of {name}")
+        self.kind(**value)
+
+
+Rule = Number | Choice | Text | Group
+
+PROCESS = ("precision", "memory_format", "device", "threads")
+
+COMMON: dict[str, Rule] = {
+    "data": Text(data=True),  # for `lt_lib.data.load`
+    "root": Text(absent=True),  # folder of the data's files; null: where the source looks by itself
+    "largest": Number(1, 10_000_000, absent=True),  # images of the largest class; null: data as they are
+    "imbalance": Number(1, 100_000, whole=False, absent=True),  # largest / smallest class
+    "calibration": Number(0, 1_000_000, share=True),  # images a class, or a share, set aside before the cut
+    "test": Number(1, 1_000_000, share=True, absent=True),  # likewise; null: the source's own test part
+    "data_seed": Number(0, 2**63 - 1),  # of the split and the cut, apart from the training seeds
+    "net": Group(NetConfig),
+    "training": Group(TrainConfig, outside=PROCESS),
+    "precision": Choice(PRECISIONS),
+    "memory_format": Choice(MEMORY_FORMATS),
+    "device": Choice(DEVICES),
+    "threads": Number(1, 1024),  # of each run
+    "workers": Number(1, 1024),  # runs at once
+    "seeds": Number(1, 1000),  # training seeds 0, 1, ...
+    "measure_every": Number(1, 100_000),  # epochs between measurements
+}
+
+PAGES: dict[str, dict[str, Rule]] = {
+    "00_in_pictures": {},
+    "01_equal_loss": {},
+    "02_closed_form": {},
+    "03_training_dynamics": {
+        "switch_share": Number(0, 0.99, whole=False),  # deferred start: share of epochs with plain CE
+        "alpha": Number(0, 1_000_000, whole=False),  # Tikhonov coefficient of the method as written
+    },
+}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A validated profile, as one notebook sees it. Settings of the notebook's own are attributes, too."""
+
+    name: str
+    notebook: str | None
+    data: str
+    root: str | None
+    largest: int | None
+    imbalance: float | None
+    calibration: int | float
+    test: int | float | None
+    data_seed: int
+    net: Settings  # depth, width, head and the head's options
+    training: (
+        Settings  # fields of `lt_lib.training.TrainConfig` but precision, memory format, device, threads
+    )
+    precision: str
+    memory_format: str
+    device: str
+    threads: int
+    workers: int
+    seeds: int
+    measure_every: int
+    page: Settings  # settings of the notebook alone
+
+    def __getattr__(self, name: str) -> Any:
+        page = self.__dict__.get("page", {})
+        if name in page:
+            return page[name]
+        known = sorted({*(field.name for field in fields(self)), *page} - {"page"})
+        raise AttributeError(f"The profile has no setting `{name}`; there are {', '.join(known)}.")
+
+
+def names() -> list[str]:
+    """Return the names of all profiles, sorted."""
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
+
+
+def load(name: str, notebook: str | None = None, **overrides: Any) -> Profile:
+    """Read and validate a whole profile; return it as `notebook` sees it.
+
+    Args:
+        name: a file of `notebooks/profiles`, without suffix.
+        notebook: stem such as "03_training_dynamics"; its section goes before common settings.
+        overrides: replace single settings, common or of the notebook; `net` and `training` entries are merged.
+
+    Raises:
+        ValueError: an unknown profile or notebook, an unknown, missing or doubled setting, a value of the wrong
+            type or out of range, anywhere in the file; the sentence names it and lists what is known.
+    """
+    check_choice(name, names(), "profile")
+    entries = _read(_folder() / f"{name}.yaml")
+    sections = entries.pop("notebooks", None) or {}
+    _check(entries, COMMON, f"{name}.yaml", complete=True)
+    _check_sections(sections, name)
+    if notebook is None:
+        return _profile(name, None, entries, {}, overrides)
+    check_choice(notebook, PAGES, "notebook")
+    return _profile(name, notebook, entries, sections.get(notebook) or {}, overrides)
+
+
+def _profile(
+    name: str,
+    notebook: str | None,
+    common: dict[str, Any],
+    section: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+) -> Profile:
+    schema = {**COMMON, **PAGES.get(notebook or "", {})}
+    _check(overrides, schema, "profiles.load")
+    merged = dict(common)
+    for layer in (section, overrides):
+        for entry, value in layer.items():
+            merged[entry] = {**merged[entry], **value} if isinstance(schema[entry], Group) else value
+    _check(merged, schema, f"{name}.yaml", complete=True)
+    page = {entry: merged.pop(entry) for entry in PAGES.get(notebook or "", {})}
+    groups = {entry: Settings(_completed(merged[entry], schema[entry])) for entry in ("net", "training")}
+    return Profile(name, notebook, **{**merged, **groups}, page=Settings(page))
+
+
+def _completed(value: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
+    assert isinstance(rule, Group)
+    whole = rule.kind(**value)
+    names = [field.name for field in fields(rule.kind) if field.name not in rule.outside]
+    return {name: getattr(whole, name) for name in names}
+
+
+def _check_sections(sections: Any, name: str) -> None:
+    if not isinstance(sections, Mapping):
+        raise ValueError(f"`notebooks` in {name}.yaml must map notebooks to settings; found {sections!r}.")
+    for notebook, section in sections.items():
+        check_choice(notebook, PAGES, f"a notebook in {name}.yaml")
+        _check(section or {}, {**COMMON, **PAGES[notebook]}, f"{name}.yaml, {notebook}")
+
+
+def _check(
+    entries: Mapping[str, Any], schema: Mapping[str, Rule], where: str, complete: bool = False
+) -> None:
+    for name, value in entries.items():
+        check_choice(name, schema, f"a setting in {where}")
+        schema[name].check(value, name)
+    missing = [name for name in schema if name not in entries]
+    if complete and missing:
+        raise ValueError(f"{where} lacks `{missing[0]}`; a profile sets each of {', '.join(schema)}.")
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses a name that stands twice."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    doubled = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+    if doubled is not None:
+        raise ValueError(f"`{doubled}` stands twice{node.start_mark}. Keep one of them.")
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        # the loader is a SafeLoader: it builds plain types only
+        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is not valid YAML: {error}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"{path.name} must map names to settings; found {type(entries).__name__}.")
+    return entries
+
+
+def _folder() -> Path:
+    return project_root() / "notebooks" / "profiles"
