@@ -78,7 +78,7 @@ def compose_pairs(
     ]
     left, right = (torch.from_numpy(np.concatenate(side)) for side in zip(*drawn, strict=True))
     return Part(
-        torch.cat([singles.images[left], singles.images[right]], dim=3),
+        torch.cat([singles.images.index_select(0, side) for side in (left, right)], dim=3),
         singles.labels[left] * classes + singles.labels[right],
         singles.index[left] * total + singles.index[right],
     )
