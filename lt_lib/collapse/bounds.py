@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import softplus
 
 from lt_lib._checks import check_choice, check_counts, check_finite, check_labels
 from lt_lib.collapse.losses import class_losses
@@ -91,8 +91,9 @@ def bound_terms(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor |
     spread = ((h - means[labels]) @ w0.T).square().sum(1)
     noise = class_losses(spread, labels, classes)
     logits = h @ w.T + b
-    loss = class_losses(cross_entropy(logits, labels, reduction="none"), labels, classes)
     gaps = _gaps(logits, labels)
+    # cross-entropy from the gaps: `cross_entropy` itself loses a small loss in the size of the logits
+    loss = class_losses(_softplus(torch.logsumexp(-gaps, 1)), labels, classes)
     perfect = float(perfect_loss(tau, classes))
     return EqualLoss(
         class_loss=loss,
@@ -120,12 +121,12 @@ def perfect_loss(tau: Any, classes: int) -> Tensor:
 
     Takes a number, array or tensor; returns float64 of the same shape, without overflow at either end.
     """
-    return softplus(math.log(classes - 1) - _double(tau), threshold=math.inf)
+    return _softplus(math.log(classes - 1) - _double(tau))
 
 
 def logit_scale(weight: Tensor, means: Tensor) -> float:
     """Return tau = ||P W||_F ||M||_F / (C - 1) for a classifier (C, d) and class means (C, d)."""
-    w, m = as_double(weight), as_double(means)
+    w, m = as_double(weight.detach()), as_double(means.detach())
     return float((w - w.mean(0)).norm() * (m - m.mean(0)).norm()) / (len(w) - 1)
 
 
@@ -181,7 +182,8 @@ def free_feature_gap(kappa: Any, time: Any, classes: int, omega: float = 1.0) ->
         ValueError: a negative or non-finite right-hand side.
     """
     k, t = np.broadcast_arrays(_double(kappa).numpy(), _double(time).numpy())
-    drive = omega**2 * classes**2 / (classes - 1) * k * t
+    with np.errstate(over="ignore"):
+        drive = omega**2 * classes**2 / (classes - 1) * k * t
     if not np.isfinite(drive).all() or (drive < 0).any():
         raise ValueError("`kappa` and `time` must be finite and at least 0, and so must their product.")
     tau = np.minimum(drive / classes, np.log1p(drive))  # both lie above the root
@@ -243,6 +245,10 @@ def free_feature_flow(
         delta3=terms.delta3,
         delta_b=terms.delta_b,
     )
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return softplus(x, threshold=40)  # from 40 on log(1 + exp(x)) is x to the last bit
 
 
 def _gaps(logits: Tensor, labels: Tensor) -> Tensor:

@@ -82,13 +82,14 @@ class CollapseMeter:
         present, own, count = labels.unique(return_inverse=True, return_counts=True)
         sums = h.new_zeros(len(present), self.dim).index_add_(0, own, h)
         batch_means = sums / count[:, None]
-        seen = self.counts[present]
-        total = seen + count
+        # in float64: torch divides whole numbers, and takes their roots, in float32
+        seen, new = self.counts[present].to(h.dtype), count.to(h.dtype)
+        total = seen + new
         step = batch_means - self._means[present]
-        between = step * torch.sqrt(seen * count / total)[:, None]
+        between = step * torch.sqrt(seen * new / total)[:, None]
         self._add(torch.cat([h - batch_means[own], between]), torch.cat([labels, present]))
-        self._means[present] += step * (count / total)[:, None]
-        self.counts[present] = total
+        self._means[present] += step * (new / total)[:, None]
+        self.counts[present] += count
 
     @torch.no_grad()
     def compute(self, weight: Tensor | None = None, bias: Tensor | None = None) -> Collapse:
@@ -178,7 +179,7 @@ class CollapseMeter:
                 self._scatter[c].addmm_(own.T, own)
             return
         if self.within == "class" and self._announced is not None:
-            rows = rows / torch.sqrt(self._announced[labels].clamp_min(1))[:, None]
+            rows = rows / torch.sqrt(self._announced[labels].clamp_min(1).to(rows.dtype))[:, None]
         self._scatter[0].addmm_(rows.T, rows)
 
     def _classifier(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

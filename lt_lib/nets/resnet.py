@@ -54,8 +54,7 @@ class ResNet(nn.Module):
     def __init__(self, depth: int, width: int, head: Head, channels: int = 3) -> None:
         super().__init__()
         blocks = _blocks(depth)
-        if width < 1 or channels < 1:
-            raise ValueError(f"`width` and `channels` must be at least 1; found {width} and {channels}.")
+        _check_sizes(width, channels)
         self.channels, self.dim, self.classes = channels, 4 * width, len(head.weight_matrix())
         if head.weight_matrix().shape[1] != self.dim:
             raise ValueError(
@@ -122,6 +121,7 @@ def resnet(
             an ETF head with 4 * width < C - 1.
     """
     check_choice(head, HEAD_NAMES, "head")
+    _check_sizes(width, channels)
     generator = torch.Generator().manual_seed(seed)
     head_options["seed"] = head_options.pop("head_seed", generator)
     # layers draw when they are built, from the global generator: give that back as it was
@@ -136,6 +136,11 @@ def resnet(
 def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
     first = BasicBlock(inputs, outputs, stride)
     return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)))
+
+
+def _check_sizes(width: int, channels: int) -> None:
+    if width < 1 or channels < 1:
+        raise ValueError(f"`width` and `channels` must be at least 1; found {width} and {channels}.")
 
 
 def _blocks(depth: int) -> int:
