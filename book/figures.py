@@ -7,8 +7,8 @@ share may move here. The folder `book/` is on the path of every kernel that the 
 import matplotlib as mpl
 from cycler import cycler
 
-# Okabe and Ito's palette, which stays apart under the common forms of colour blindness. Its yellow is left out:
-# too pale for a line on white.
+# Okabe and Ito's palette, which stays apart under the common forms of colour blindness, without its yellow:
+# that is too pale for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 HEAD, MIDDLE, TAIL = "#0072B2", "#009E73", "#D55E00"  # a class's colour by its frequency, in every chapter
 INK, QUIET, FAINT = "#222222", "#777777", "#DDDDDD"  # text and axes, reference lines, grids
@@ -50,7 +50,7 @@ def style() -> None:
             "font.size": 9.5,
             "text.color": INK,
             "figure.figsize": (6.5, 3.0),
-            "figure.dpi": 110,
+            "figure.dpi": 140,
             "figure.constrained_layout.use": True,
             "savefig.dpi": 160,
             "savefig.bbox": "tight",
