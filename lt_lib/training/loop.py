@@ -119,10 +119,10 @@ class Trainer:
                 f"(now {self.config.warmup})."
             )
 
-    def count_classes(self) -> int:
-        """Return the number of logits that the network gives."""
+    def count_classes(self, images: Tensor) -> int:
+        """Return the number of logits that the network gives for `images`."""
         with evaluation(self.model):
-            return int(self.model(self._normaliser(self._padded[:1])).shape[1])
+            return int(self.model(self._normaliser(images.to(self.device))).shape[1])
 
     def state(self, epoch: int) -> TrainState:
         """Return what is needed to go on after `epoch` finished epochs."""
@@ -167,7 +167,7 @@ def train(
     with cpu_threads(config.threads):
         trainer = Trainer(model, loss, part, config, seed, normalise)
         with repeatable(trainer.device):
-            check_labels(part.labels, trainer.count_classes())
+            check_labels(part.labels, trainer.count_classes(part.images[:1]))
             if state is not None:
                 restore(state, trainer.model, trainer.loss, trainer.optimiser)
             for epoch in range(state.epoch if state else 0, config.epochs):
