@@ -10,23 +10,28 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
+import yaml
+from pipeline.layout import ROOT, BuildError, Layout, check_profile, kernel_environment
 from pipeline.progress import clock
 
 
 def prepare(layout: Layout) -> None:
-    """Check the profile and put this process, and so every kernel, into the project's fixed surroundings.
+    """Put this process, and so every kernel, into the project's fixed surroundings.
+
+    Only the number of threads is read here. The library checks the whole profile before a notebook runs, but
+    importing it takes seconds, which an unchanged book need not spend.
 
     Raises:
         BuildError: the profile is unknown or holds a mistake.
     """
-    from lt_lib import profiles  # imports nothing heavy
-
+    os.environ["LT_HOME"] = str(layout.root)
+    path = layout.notebooks / "profiles" / f"{layout.profile}.yaml"
     try:
-        profile = profiles.load(layout.profile)
-    except ValueError as error:
-        raise BuildError(str(error)) from None
-    os.environ.update(kernel_environment(layout, profile.threads))
+        threads = int(yaml.safe_load(path.read_text(encoding="utf-8"))["threads"])
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        check_profile(layout)
+        threads = 1
+    os.environ.update(kernel_environment(layout, threads))
 
 
 def build(layout: Layout, force: bool = False, run_only: bool = False) -> None:

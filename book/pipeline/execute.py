@@ -16,7 +16,7 @@ from papermill.engines import NBClientEngine, NotebookExecutionManager, papermil
 from papermill.exceptions import PapermillExecutionError, strip_color
 
 from pipeline.keys import installed_versions, notebook_key
-from pipeline.layout import BuildError, Layout
+from pipeline.layout import BuildError, Layout, check_profile
 from pipeline.progress import Progress
 
 INJECTED = "injected-parameters"  # papermill's tag
@@ -88,6 +88,8 @@ def run_notebooks(layout: Layout, force: bool = False) -> list[str]:
     stale = [name for name in notebooks if force or not _is_fresh(layout, name, keys[name], records[name])]
     if fresh := [name for name in notebooks if name not in stale]:
         print(f"Unchanged: {', '.join(fresh)}", flush=True)
+    if stale:
+        check_profile(layout)
     with Progress({name: records[name].get("seconds") for name in stale}) as progress:
         for name in stale:
             _run_one(layout, name, notebooks[name], keys[name], progress)

@@ -89,6 +89,20 @@ class Layout:
         return self.notebooks / f"{stem}.md"
 
 
+def check_profile(layout: Layout) -> None:
+    """Have the library check the profile, with what it sets for each page.
+
+    Raises:
+        BuildError: the profile is unknown or holds a mistake.
+    """
+    from lt_lib import profiles  # imports torch
+
+    try:
+        profiles.load(layout.profile)
+    except ValueError as error:
+        raise BuildError(str(error)) from None
+
+
 def kernel_environment(layout: Layout, threads: int) -> dict[str, str]:
     """Environment variables under which every kernel of the project runs, in the book and under nbval.
 

@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+WIDTH = 12  # of the bar: a line must fit 80 columns
+
 
 def clock(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss."""
@@ -58,7 +60,7 @@ class Progress:
         self.name, self.cell, self.cells = name, 0, cells
         self.name_started = time.monotonic()
         if not self.bar:
-            self._line(f"{self._count()} {name}: running, {self._times()}")
+            self._line(f"[{self._count()}] {name}: running, {self._times()}")
 
     def step(self, cell: int) -> None:
         """Code cell number `cell`, from 1, begins."""
@@ -95,11 +97,11 @@ class Progress:
         return min((len(self.finished) + within) / max(len(self.expected), 1), 1.0)
 
     def _count(self) -> str:
-        return f"[{min(len(self.finished) + 1, len(self.expected))}/{len(self.expected)}]"
+        return f"{min(len(self.finished) + 1, len(self.expected))}/{len(self.expected)}"
 
     def _times(self) -> str:
         left = self.remaining()
-        rest = "remaining time not known yet" if left is None else f"about {clock(left)} remaining"
+        rest = "remaining time unknown" if left is None else f"{clock(left)} remaining"
         return f"{clock(time.monotonic() - self.started)} elapsed, {rest}"
 
     def _tick(self) -> None:
@@ -108,9 +110,9 @@ class Progress:
                 self._draw()
 
     def _draw(self) -> None:
-        filled = round(24 * self.share())
-        bar = "#" * filled + "-" * (24 - filled)
-        text = f"[{bar}] {self._count()} {self.name} cell {self.cell}/{self.cells}, {self._times()}"
+        filled = round(WIDTH * self.share())
+        bar = "#" * filled + "-" * (WIDTH - filled)
+        text = f"[{bar}] {self._count()} {self.name} {self.cell}/{self.cells} | {self._times()}"
         width = shutil.get_terminal_size().columns - 1
         self.stream.write("\r" + text[:width].ljust(width))
         self.stream.flush()

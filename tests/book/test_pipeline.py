@@ -158,7 +158,7 @@ def test_progress_estimates_from_the_last_durations() -> None:
         assert progress.remaining() == pytest.approx(40.0, abs=1.0)
         progress.done("a")
         assert progress.remaining() == 30.0
-    assert "[1/2] a: running, 0:00 elapsed, about 0:40 remaining" in stream.getvalue()
+    assert "[1/2] a: running, 0:00 elapsed, 0:40 remaining" in stream.getvalue()
     assert "\r" not in stream.getvalue()
 
 
