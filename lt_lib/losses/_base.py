@@ -3,10 +3,9 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lt_lib.reweighting._entry import LabelCheck, check_batch, check_epoch, widen
+from lt_lib.reweighting._entry import LabelCheck, check_batch, check_epoch, cross_entropy, widen
 
 
 class ClassLoss(nn.Module):
@@ -42,7 +41,7 @@ class ClassLoss(nn.Module):
         return self._terms(self._enter(logits, labels), labels)
 
     def set_epoch(self, epoch: int, epochs: int) -> None:
-        """Tell the loss that `epoch` of 0..epochs-1 starts; a loss that does not change over training ignores it.
+        """Tell the loss that `epoch` of 0..epochs-1 starts; most losses only check it.
 
         Raises:
             ValueError: `epoch` is outside 0..epochs-1.
@@ -51,11 +50,11 @@ class ClassLoss(nn.Module):
 
     def _enter(self, logits: Tensor, labels: Tensor) -> Tensor:
         check_batch(logits, labels, self.classes)
-        self._check_labels(labels, self.classes)
+        self._check_labels.first(labels, self.classes)
         return widen(logits)
 
     def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits, labels, reduction="none")
+        return cross_entropy(logits, labels)
 
 
 def gather_class(per_class: Tensor, labels: Tensor, like: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class CrossEntropy(ClassLoss):
         Raises:
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
-        return F.cross_entropy(self._enter(logits, labels), labels)
+        return cross_entropy(self._enter(logits, labels), labels, "mean")
 
 
 def class_totals(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:

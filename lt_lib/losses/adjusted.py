@@ -3,16 +3,15 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lt_lib._checks import check_counts
 from lt_lib.losses._base import ClassLoss
-from lt_lib.reweighting._entry import check_number
+from lt_lib.reweighting._entry import check_number, cross_entropy
 
 
 class LogitAdjustedCrossEntropy(ClassLoss):
-    r"""Cross-entropy of :math:`z_k + \tau\log\pi_k` (Menon et al. 2021, arXiv 2007.07314, eq. for the loss).
+    r"""Cross-entropy of :math:`z_k + \tau\log\pi_k` (Menon et al. 2021, arXiv 2007.07314).
 
     The shift is *added* while training, so that a tail class must win by a margin; the network's own logits
     are then used as they are at test time. The post-hoc correction of a network trained without it
@@ -32,7 +31,7 @@ class LogitAdjustedCrossEntropy(ClassLoss):
         self.register_buffer("shift", shift.to(dtype or torch.get_default_dtype()))  # (C,)
 
     def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits + self.shift.to(logits.dtype), labels, reduction="none")
+        return cross_entropy(logits + self.shift.to(logits.dtype), labels)
 
 
 class BalancedSoftmax(LogitAdjustedCrossEntropy):

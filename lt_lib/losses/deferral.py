@@ -10,7 +10,9 @@ from lt_lib.reweighting._entry import check_epoch, check_start, first_epoch
 
 
 class Deferred(ClassLoss):
-    """Plain cross-entropy before `start`, the given loss from then on (DRW of Cao et al. 2019, arXiv 1906.07413).
+    """Plain cross-entropy before `start`, the given loss from then on (DRW).
+
+    Deferred re-weighting of Cao et al. 2019 (arXiv 1906.07413) with any loss as the second stage.
 
     `start` is an epoch, or a share of the epochs in [0, 1): 0.8 is epoch 160 of 200. Before `set_epoch` is
     first called the loss is plain cross-entropy, unless `start` is 0.

@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lt_lib.losses._base import ClassLoss, gather_class
 from lt_lib.losses.weighted import check_weights
-from lt_lib.reweighting._entry import check_number
+from lt_lib.reweighting._entry import check_number, cross_entropy
 
 
 class FocalLoss(ClassLoss):
@@ -30,7 +29,7 @@ class FocalLoss(ClassLoss):
         self.register_buffer("class_weights", vector.to(dtype or torch.get_default_dtype()))
 
     def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
-        loss = F.cross_entropy(logits, labels, reduction="none")
+        loss = cross_entropy(logits, labels)
         # the floor keeps the gradient of (1 - p)^gamma finite at p = 1, where the loss is 0
         miss = (-torch.expm1(-loss)).clamp(min=torch.finfo(loss.dtype).tiny)
         return gather_class(self.class_weights, labels, loss) * miss.pow(self.gamma) * loss

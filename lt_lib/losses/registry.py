@@ -86,7 +86,10 @@ def loss_options(name: str) -> tuple[str, ...]:
 
 
 def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
-    r"""Build a loss by name: `forward(logits, labels, features=None)`, `per_sample(logits, labels)`, `set_epoch`.
+    r"""Build a loss by name.
+
+    It has `forward(logits, labels, features=None)`, a scalar, `per_sample(logits, labels)`, (B,), and
+    `set_epoch(epoch, epochs)`.
 
     ==================  ====================================================
     =================================== name                term of a sample (the loss is their mean over B)

@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lt_lib._checks import as_vector, check_counts, check_finite
 from lt_lib.losses._base import ClassLoss, class_totals, gather_class
-from lt_lib.reweighting._entry import check_number
+from lt_lib.reweighting._entry import check_number, cross_entropy
 
 
 def inverse_frequency_weights(class_counts: Any, power: float = 1.0) -> Tensor:  # (C,) float64
@@ -26,7 +25,7 @@ def inverse_frequency_weights(class_counts: Any, power: float = 1.0) -> Tensor: 
 
 
 def class_balanced_weights(class_counts: Any, beta: float = 0.9999) -> Tensor:  # (C,) float64
-    r"""Weights by the effective number of samples, sum C (Cui et al. 2019, arXiv 1901.05555, eq. for the loss).
+    r"""Weights by the effective number of samples, sum C (Cui et al. 2019, arXiv 1901.05555).
 
     .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}
 
@@ -73,7 +72,7 @@ class WeightedCrossEntropy(ClassLoss):
         self.register_buffer("class_weights", vector.to(dtype or torch.get_default_dtype()))
 
     def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
-        loss = F.cross_entropy(logits, labels, reduction="none")
+        loss = cross_entropy(logits, labels)
         return loss * gather_class(self.class_weights, labels, loss)
 
 
@@ -86,7 +85,7 @@ class ClassMeanCrossEntropy(ClassLoss):
     """
 
     def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
-        loss = F.cross_entropy(logits, labels, reduction="none")
+        loss = cross_entropy(logits, labels)
         counts = class_totals(labels, self.classes, loss.dtype)
         weights = len(labels) / (counts.clamp(min=1) * (counts > 0).sum())
         return loss * weights.index_select(0, labels)

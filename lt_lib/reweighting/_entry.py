@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lt_lib._checks import check_labels
 
+_NO_LABEL = -(2**31)  # torch would pass over the label -100 in silence
+
 
 def check_number(
     value: Any, name: str, low: float = -math.inf, high: float = math.inf, open_low: bool = False
@@ -52,8 +54,8 @@ def first_epoch(start: int | float, epochs: int, name: str) -> int:
     first = round(start * epochs) if isinstance(start, float) else start
     if first >= epochs:
         raise ValueError(
-            f"`{name}` is {start}, but training has {epochs} epochs (0..{epochs - 1}), so the loss would never "
-            "start. Lower it, train longer, or use the loss `ce`."
+            f"`{name}` is {start}, but training has {epochs} epochs (0..{epochs - 1}), so the loss would "
+            "never start. Lower it, train longer, or use the loss `ce`."
         )
     return first
 
@@ -66,21 +68,23 @@ def check_epoch(epoch: int, epochs: int) -> None:
     """
     if not 0 <= epoch < epochs:
         raise ValueError(
-            f"`epoch` must be 0..{epochs - 1}, since training has {epochs} epochs; found {epoch}. Count from 0."
+            f"`epoch` must be 0..{epochs - 1}, since training has {epochs} epochs; found {epoch}. "
+            "Count from 0."
         )
 
 
 class LabelCheck:
-    """Checks label values on entry: every batch on a CPU, only the first one elsewhere.
+    """Checks label values on entry, only of the first batch on an accelerator.
 
-    On an accelerator reading a value makes the host wait for the device, so it is done once.
+    Reading a value there makes the host wait for the device, so it is done once. On a CPU every batch is
+    checked, by `cross_entropy` where that is called anyway.
     """
 
     def __init__(self) -> None:
         self.passed = False
 
-    def __call__(self, labels: Tensor, classes: int) -> None:
-        """Refuse labels outside 0..classes-1.
+    def first(self, labels: Tensor, classes: int) -> None:
+        """Refuse labels outside 0..classes-1 in the first batch.
 
         Raises:
             ValueError: a label lies outside, or `labels` is not one-dimensional and integer.
@@ -88,6 +92,15 @@ class LabelCheck:
         if not self.passed:
             check_labels(labels, classes)
             self.passed = True
+
+    def every(self, labels: Tensor, classes: int) -> None:
+        """Refuse labels outside 0..classes-1 in each batch on a CPU, in the first elsewhere.
+
+        Raises:
+            ValueError: a label lies outside, or `labels` is not one-dimensional and integer.
+        """
+        if not self.passed:
+            self.first(labels, classes)
         elif labels.device.type == "cpu":
             low, high = labels.aminmax()
             if int(low) < 0 or int(high) >= classes:
@@ -103,8 +116,9 @@ def check_batch(scores: Tensor, labels: Tensor, classes: int) -> None:
     expected = (len(labels), classes) if scores.ndim == 2 else (len(labels),)
     if labels.ndim != 1 or tuple(scores.shape) != expected or not scores.is_floating_point():
         raise ValueError(
-            f"For labels of shape {tuple(labels.shape)} and {classes} classes the scores must be floating-point "
-            f"logits (B, {classes}) or sample losses (B,); found shape {tuple(scores.shape)} of {scores.dtype}."
+            f"For labels of shape {tuple(labels.shape)} and {classes} classes the scores must be "
+            f"floating-point logits (B, {classes}) or sample losses (B,); found shape {tuple(scores.shape)} "
+            f"of {scores.dtype}. Pass one row a label."
         )
     if len(labels) == 0:
         raise ValueError("`labels` is empty, so its mean loss is undefined. Pass at least one sample.")
@@ -115,6 +129,14 @@ def widen(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def sample_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each sample (B,), in float32 at least."""
-    return F.cross_entropy(widen(logits), labels, reduction="none")
+def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "none") -> Tensor:
+    """Cross-entropy of each sample (B,), or their mean, in float32 at least.
+
+    Raises:
+        ValueError: a label is outside 0..C-1 (on a CPU).
+    """
+    try:
+        return F.cross_entropy(widen(logits), labels, reduction=reduction, ignore_index=_NO_LABEL)
+    except IndexError:
+        check_labels(labels, logits.shape[1])
+        raise

@@ -28,9 +28,12 @@ def tikhonov(class_loss: Tensor, mean_loss: Tensor, alpha: float, prior: Tensor,
     and in gradient. No value is read, so nothing waits for a device.
     """
     if alpha == 0 and eps == 0:
-        positive = class_loss > 0
-        return torch.where(positive, mean_loss / torch.where(positive, class_loss, 1.0), prior)
-    return (mean_loss * class_loss + alpha * prior) / (class_loss.square() + (alpha + eps))
+        zero = class_loss.detach() <= 0
+        return torch.where(zero, prior, mean_loss / class_loss.masked_fill(zero, 1.0))
+    target = mean_loss * class_loss
+    if alpha:
+        target = torch.add(target, prior, alpha=alpha)
+    return target / (class_loss * class_loss + (alpha + eps))
 
 
 def inverse_weights(
@@ -45,22 +48,22 @@ def inverse_weights(
 
     the closed form of arXiv 2605.10047. The minimiser is unique when L_c^2 + alpha > 0. It is a convex
     combination of mean_loss / L_c and the prior (Theorem T2), so it lies between them: alpha -> infinity
-    gives the prior, alpha -> 0 gives mean_loss / L_c, and L_c -> 0 at fixed alpha > 0 gives the prior. At L_c
-    = alpha = 0 it is undefined and refused; `InverseReweighting` falls back to the prior there, and counts
-    it.
+    gives the prior, alpha -> 0 gives mean_loss / L_c, and L_c -> 0 at fixed alpha > 0 gives the prior. At
+    L_c = alpha = 0 it is undefined and refused; `InverseReweighting` falls back to the prior there, and
+    counts it.
 
     Args:
         class_loss: mean loss L_c of each class, (C,), finite and at least 0 (nats for a cross-entropy).
-        mean_loss: the target, one number at least 0 in the same unit; None is the mean of `class_loss` over
-        classes. alpha: regularisation, at least 0, in units of a squared loss. prior: prior weight of each
-        class, (C,), used as given; None is one for every class.
+        mean_loss: the target, one number at least 0 in the same unit; None is the mean over classes.
+        alpha: regularisation, at least 0, in units of a squared loss.
+        prior: prior weight of each class, (C,), at least 0, used as given; None is one for every class.
 
     Returns:
         Weights (C,), float64, on the device of `class_loss` and differentiable in it if it is a tensor.
 
     Raises:
-        ValueError: `alpha` or a loss is negative or not finite, a length is wrong, or a class loss is 0 with
-        alpha = 0.
+        ValueError: a number is negative or not finite, a length is wrong, or a class loss is 0 with alpha =
+        0.
 
     The released code differs: it adds 1e-8 to the denominator, multiplies by the macro factor and clamps to
     0..10; `InverseReweighting.as_released` does all three.
@@ -76,8 +79,8 @@ def inverse_weights(
     zero = (losses == 0).nonzero().flatten().tolist()
     if alpha == 0 and zero:
         raise ValueError(
-            f"Class {zero[0]} has loss 0, so with alpha = 0 its weight is undefined ({len(zero)} such classes). "
-            "Pass alpha > 0, which gives it the prior weight, or leave the class out."
+            f"Class {zero[0]} has loss 0, so with alpha = 0 its weight is undefined ({len(zero)} such "
+            "classes). Pass alpha > 0, which gives it the prior weight, or leave the class out."
         )
     return tikhonov(losses, target, alpha, weights0)
 

@@ -10,14 +10,14 @@ from lt_lib.reweighting._entry import check_number
 
 
 def macro_factor(batch_counts: Tensor, gamma: float, shares: Tensor | None) -> Tensor:
-    """Compute max(B_c, 1)^-gamma, divided by its mean under `shares` (C,) unless None; no check, no value read."""
+    """Compute max(B_c, 1)^-gamma over its mean under `shares` (C,); None: not divided. No check."""
     dtype = torch.get_default_dtype() if shares is None else shares.dtype
     factor = batch_counts.clamp(min=1).to(dtype).pow(-gamma)
     return factor if shares is None else factor / torch.dot(factor, shares)
 
 
 def macro_weights(batch_counts: Any, gamma: float = 1.0) -> Tensor:  # (C,) float64
-    r"""Macro factor of each class, :math:`\beta_c \propto \max(B_c, 1)^{-\gamma}` with mean one over all classes.
+    r"""Macro factor of each class, :math:`\beta_c \propto \max(B_c, 1)^{-\gamma}`, with mean one.
 
     B_c is the number of batches in which class c appeared. The paper states the proportionality only; the
     maximum with 1 and the mean over all classes are those of the released code.

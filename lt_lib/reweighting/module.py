@@ -1,7 +1,7 @@
 """Inverse reweighting as a module on top of cross-entropy or of any loss a sample."""
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +11,16 @@ from lt_lib.reweighting._entry import (
     LabelCheck,
     check_batch,
     check_epoch,
+    cross_entropy,
     first_epoch,
-    sample_cross_entropy,
     widen,
 )
+from lt_lib.reweighting.batch import Batch, gather_batch
 from lt_lib.reweighting.closed_form import tikhonov
 from lt_lib.reweighting.diagnostics import Diagnostics
 from lt_lib.reweighting.macro import macro_factor
 from lt_lib.reweighting.options import AS_RELEASED, AS_WRITTEN, Options, prior_weights
-from lt_lib.reweighting.record import LossRecord
-
-
-class _Batch(NamedTuple):
-    """What a batch says of its classes; all (C,), 0 for an absent class."""
-
-    total: Tensor  # sum of sample losses, with gradient
-    samples: Tensor  # samples, in the losses' dtype
-    present: Tensor  # count > 0
-    classes: Tensor  # () number of present classes
-    size: int  # samples of the batch
+from lt_lib.reweighting.record import LossRecord, add_rows
 
 
 class InverseReweighting(nn.Module):
@@ -190,11 +181,12 @@ class InverseReweighting(nn.Module):
         Raises:
             ValueError: a shape is wrong, a label is outside 0..C-1, or `reduction` is unknown.
         """
-        self._enter(logits, labels)
-        return self._reduce(sample_cross_entropy(logits, labels), labels, reduction)
+        check_batch(logits, labels, self.classes)
+        self._check_labels.first(labels, self.classes)
+        return self._reduce(cross_entropy(logits, labels), labels, reduction)
 
     def apply_weights(self, per_sample_loss: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-        """Reweight any loss at least 0 that has a value a sample (B,): what `forward` does after cross-entropy.
+        """Reweight any sample losses (B,), at least 0, as `forward` does those of cross-entropy.
 
         Raises:
             ValueError: a shape is wrong, a label is outside 0..C-1, or `reduction` is unknown.
@@ -215,12 +207,14 @@ class InverseReweighting(nn.Module):
         batch = self._gather(loss, labels)
         if batch is None:
             return loss.new_ones(self.classes)
-        weights = self._infer(batch)
-        return torch.where(batch.present, weights, self.prior.to(weights.dtype))
+        weights = self._infer(batch) * batch.share
+        spread = loss.new_zeros(self.classes).index_add(0, labels, weights)
+        absent = torch.ones_like(spread, dtype=torch.bool).index_fill(0, labels, False)
+        return torch.where(absent, self.prior.to(spread.dtype), spread)
 
     def _enter(self, scores: Tensor, labels: Tensor) -> None:
         check_batch(scores, labels, self.classes)
-        self._check_labels(labels, self.classes)
+        self._check_labels.every(labels, self.classes)
 
     def _reduce(self, loss: Tensor, labels: Tensor, reduction: str) -> Tensor:
         check_choice(reduction, ("mean", "none"), "reduction")
@@ -228,72 +222,67 @@ class InverseReweighting(nn.Module):
         if batch is None:
             return loss.mean() if reduction == "mean" else loss
         weights = self._infer(batch)
-        by_class = self.options.reduction == "class"
-        if by_class:
-            weights = weights / (batch.samples.clamp(min=1) * batch.classes)
-        if reduction == "none":
-            return loss * weights[labels] * (batch.size if by_class else 1)
-        total = torch.dot(weights, batch.total)
-        return total if by_class else total / batch.size
+        if self.options.reduction == "class":
+            weights = weights * batch.share * (len(labels) / batch.classes)
+        return loss * weights if reduction == "none" else torch.dot(loss, weights) / len(labels)
 
-    def _gather(self, loss: Tensor, labels: Tensor) -> _Batch | None:
-        """Sum the sample losses by class; before the start only remember what is asked for, and return None."""
+    def _gather(self, loss: Tensor, labels: Tensor) -> Batch | None:
+        """See the batch by class; before the start only remember it if asked, and return None."""
         counting = self.options.count_before_start and self.options.macro != "off"
         if not self.active and not counting and self.loss_record.mode == self.mean_record.mode == "batch":
             return None
-        zeros = loss.new_zeros(self.classes)
-        count = zeros.index_add(0, labels, torch.ones_like(loss.detach()))
-        present = count > 0
-        batch = _Batch(zeros.index_add(0, labels, loss), count, present, present.sum(), len(labels))
+        batch = gather_batch(loss, labels, self.classes)
         if self.training and (self.active or counting):
-            self.batch_counts += present
+            add_rows(self.batch_counts, labels, 1)
         if self.active:
             return batch
         with torch.no_grad():
-            self._mean_loss(batch, self._class_loss(batch))
+            self._losses(batch)
         return None
 
-    def _class_loss(self, batch: _Batch) -> Tensor:
-        return self.loss_record.observe(batch.total / batch.samples.clamp(min=1), batch.samples)
-
-    def _mean_loss(self, batch: _Batch, losses: Tensor) -> Tensor:
-        kind = self.options.mean
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Give the class loss of each sample (B,) and the mean loss (), in the readings that were chosen."""
+        losses, kind = self.loss_record.observe(batch.class_loss, batch.labels), self.options.mean
         if kind == "sample":
-            return torch.dot(losses, batch.samples) / batch.size
-        members = (
-            batch.present * self.macro.to(losses.dtype) if kind == "macro" else batch.present.to(losses.dtype)
-        )
-        mean = torch.dot(losses, members) / batch.classes
-        if kind in ("class", "macro"):
-            return mean
-        constant = mean.detach().reshape(1)
-        return self.mean_record.observe(constant, torch.ones_like(constant))[0]
+            return losses, losses.mean()
+        members = batch.share * self._of(self.macro, batch) if kind == "macro" else batch.share
+        mean = torch.dot(losses, members / batch.classes)
+        if kind in ("detached", "running", "epoch"):
+            mean = self.mean_record.observe(mean.detach().reshape(1), batch.labels.new_zeros(1))[0]
+        return losses, mean
 
-    def _infer(self, batch: _Batch) -> Tensor:
-        """Infer the effective weights (C,), with a gradient if the options say so, and take note of them."""
-        if self.options.macro == "step":
+    def _of(self, per_class: Tensor, batch: Batch) -> Tensor:
+        return per_class.index_select(0, batch.labels).to(batch.loss.dtype)
+
+    def _infer(self, batch: Batch) -> Tensor:
+        """Infer the effective weight of each sample (B,), with a gradient if asked, and take note of it."""
+        options = self.options
+        if options.macro == "step" and self.training:
             self._refresh_macro()
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.through_weights):
-            losses = self._class_loss(batch)
-            mean, dtype = self._mean_loss(batch, losses), losses.dtype
-            weights = tikhonov(losses, mean, self.options.alpha, self.prior.to(dtype), self.options.eps)
-            if self.options.clamp_after_macro:
-                weights = weights * self.macro.to(dtype)
-            if self.options.normalise:
-                weights = weights * (batch.classes / torch.dot(weights, batch.present.to(dtype)))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and options.through_weights):
+            losses, mean = self._losses(batch)
+            # at alpha = 0 < eps the prior has no part: one look-up less
+            prior = batch.ones if options.alpha == 0 < options.eps else self._of(self.prior, batch)
+            weights = tikhonov(losses, mean, options.alpha, prior, options.eps)
+            factor = self._of(self.macro, batch)
+            if options.clamp_after_macro:
+                weights = weights * factor
+            if options.normalise:
+                weights = weights * (batch.classes / torch.dot(weights, batch.share))
             over, weights = self._clamp(weights)
-            if not self.options.clamp_after_macro:
-                weights = weights * self.macro.to(dtype)
+            if not options.clamp_after_macro:
+                weights = weights * factor
         if self.training:
-            self.diagnostics.note(weights.detach(), batch.samples, batch.present, batch.size, over)
-            if self.options.alpha == 0 and self.options.eps == 0:
-                self.diagnostics.fallbacks += (batch.present & (losses.detach() <= 0)).sum()
+            self.diagnostics.note(batch.labels, weights.detach(), batch.ones, batch.samples, over)
+            if options.alpha == 0 and options.eps == 0:
+                self.diagnostics.note_zeros(losses.detach(), batch.share)
         return weights
 
     def _clamp(self, weights: Tensor) -> tuple[Tensor | None, Tensor]:
         if self.options.clamp is None:
             return None, weights
-        return weights.detach() > self.options.clamp, weights.clamp(max=self.options.clamp)
+        over = weights.detach() > self.options.clamp
+        return over, weights.masked_fill(over, self.options.clamp)  # as clamp: no gradient where it binds
 
     def _refresh_macro(self) -> None:
         # replaced, not overwritten: a graph that still waits for its backward pass holds the old factor

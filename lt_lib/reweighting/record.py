@@ -4,11 +4,20 @@ import torch
 from torch import Tensor, nn
 
 
+def add_rows(target: Tensor, index: Tensor, rows: Tensor | int) -> None:
+    """Add `rows` to the rows `index` of `target`, in place, each target row once.
+
+    Entries of `index` that are equal must bring equal rows: one of them is used, so the result does not
+    depend on the order. Nothing of the target's size is made and no value is read.
+    """
+    target.index_copy_(0, index, target.index_select(0, index).add_(rows))
+
+
 class LossRecord(nn.Module):
     """Remembers K losses, in buffers only: mode "batch" (nothing), "running" or "epoch".
 
     Running: r = momentum r + (1 - momentum) l at each appearance, r = l at the first; the new part carries
-    its gradient. Epoch: the mean over the previous epoch that held an appearance, a constant.
+    its gradient. Epoch: the mean over the samples of the last finished epoch that had any, a constant.
     """
 
     value: Tensor
@@ -25,23 +34,25 @@ class LossRecord(nn.Module):
         self.register_buffer("total", torch.zeros(size, dtype=dtype))  # (K,) sum in this epoch
         self.register_buffer("weight", torch.zeros(size, dtype=dtype))  # (K,) samples in this epoch
 
-    def observe(self, loss: Tensor, count: Tensor) -> Tensor:
-        """Take in mean losses (K,) over `count` samples (0: absent; updates only in train mode), return those to use.
+    def observe(self, losses: Tensor, index: Tensor) -> Tensor:
+        """Take in losses (B,) of the entries `index` (B,) and return those to use.
 
-        An entry without a record yet is the batch's own.
+        Equal indices bring equal losses. An entry without a record yet is the batch's own. Updates only in
+        train mode.
         """
         if self.mode == "batch":
-            return loss
+            return losses
+        known, value = self.known[index], self.value[index].to(losses.dtype)
+        new = losses.detach().to(self.value.dtype)
         if self.mode == "epoch":
             if self.training:
-                self.total += loss.detach() * count
-                self.weight += count
-            return torch.where(self.known, self.value.to(loss.dtype), loss)
-        blended = self.momentum * self.value.to(loss.dtype) + (1 - self.momentum) * loss
-        present = count > 0
-        used = torch.where(present, torch.where(self.known, blended, loss), self.value.to(loss.dtype))
-        if self.training:  # replaced, not overwritten: autograd holds the old tensors until the backward pass
-            self.value, self.known = used.detach().to(self.value.dtype), self.known | present
+                self.total.index_add_(0, index, new)
+                self.weight.index_add_(0, index, torch.ones_like(new))
+            return torch.where(known, value, losses)
+        used = torch.where(known, self.momentum * value + (1 - self.momentum) * losses, losses)
+        if self.training:
+            self.value.index_copy_(0, index, used.detach().to(self.value.dtype))
+            self.known.index_fill_(0, index, True)
         return used
 
     def turn_epoch(self) -> None:
@@ -49,7 +60,7 @@ class LossRecord(nn.Module):
         if self.mode != "epoch":
             return
         fresh = self.weight > 0
-        self.value = torch.where(fresh, self.total / self.weight.clamp(min=1), self.value)
-        self.known = self.known | fresh
+        self.value.copy_(torch.where(fresh, self.total / self.weight.clamp(min=1), self.value))
+        self.known |= fresh
         self.total.zero_()
         self.weight.zero_()
