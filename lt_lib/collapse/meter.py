@@ -22,6 +22,7 @@ from lt_lib.collapse.metrics import (
 )
 
 _ROWS = 2048  # samples handled at a time by `neural_collapse`: bounds its temporaries
+_SCORES = 2**20  # scores handled at a time by `disagreement`
 _PER_CLASS_LIMIT = 2**24  # numbers in C matrices d x d (128 MiB) when class counts are unknown
 
 
@@ -87,7 +88,10 @@ class CollapseMeter:
         total = seen + new
         step = batch_means - self._means[present]
         between = step * torch.sqrt(seen * new / total)[:, None]
-        self._add(torch.cat([h - batch_means[own], between]), torch.cat([labels, present]))
+        # a sample alone in its class, and a class met for the first time, add a row of zeros: leave it out
+        crowd, again = count[own] > 1, seen > 0
+        rows = torch.cat([(h - batch_means[own])[crowd], between[again]])
+        self._add(rows, torch.cat([labels[crowd], present[again]]))
         self._means[present] += step * (new / total)[:, None]
         self.counts[present] += count
 
@@ -145,7 +149,7 @@ class CollapseMeter:
         centre = self._means[present].mean(0)
         means = self._means[present] - centre  # differences of distances lose no digits to a common offset
         half = means.square().sum(1) / 2
-        rows = max(1, min(_ROWS, 2**22 // len(means)))
+        rows = max(1, min(_ROWS, _SCORES // len(means)))
         differ, seen = 0, 0
         for part, own in zip(features.split(rows), labels.split(rows), strict=True):
             h, own = self._checked(part, own)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lt_lib.collapse import Collapse, CollapseMeter, neural_collapse
 
@@ -131,3 +132,22 @@ def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"`class_counts` is needed for 8142 classes.*254\.4 GiB"):
         CollapseMeter(8142, 2048)
     assert int(meter.counts.sum()) == 0  # nothing was half added
+
+
+class LargestTensor(TorchDispatchMode):
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        parts = out if isinstance(out, tuple | list) else (out,)
+        self.size = max(self.size, *(part.numel() for part in parts if isinstance(part, Tensor)), 0)
+        return out
+
+
+def test_no_tensor_reaches_classes_times_classes() -> None:
+    classes, dim = 2000, 4
+    labels = torch.arange(classes)
+    features = torch.randn(classes, dim, generator=torch.Generator().manual_seed(0))
+    with LargestTensor() as seen:
+        assert neural_collapse(features, labels, features).nc4 is not None
+    assert classes * dim <= seen.size < classes**2 / 3

@@ -57,7 +57,7 @@ def test_initial_weights_have_he_variance() -> None:
     for module in resnet(20, 16, 10).modules():
         if isinstance(module, nn.Conv2d) and module.weight.numel() > 5000:
             fan = module.weight[0].numel()
-            assert float(module.weight.std()) == pytest.approx(math.sqrt(2 / fan), rel=0.05)
+            assert module.weight.detach().std().item() == pytest.approx(math.sqrt(2 / fan), rel=0.05)
 
 
 def test_batchnorm_modes() -> None:
