@@ -186,15 +186,16 @@ def load(name: str, notebook: str | None = None, **overrides: Any) -> Profile:
     Args:
         name: a file of `notebooks/profiles`, without suffix.
         notebook: stem such as "03_training_dynamics"; its section goes before common settings.
-        overrides: replace single settings, common or of the notebook; `net` and `training` entries are merged.
+        overrides: replace settings, common or of the notebook; `net` and `training` entries are merged.
 
     Raises:
-        ValueError: an unknown profile or notebook, an unknown, missing or doubled setting, a value of the wrong
+        ValueError: an unknown profile or notebook, an unknown, missing or doubled setting, a value of a wrong
             type or out of range, anywhere in the file; the sentence names it and lists what is known.
     """
     check_choice(name, names(), "profile")
     entries = _read(_folder() / f"{name}.yaml")
-    sections = entries.pop("notebooks", None) or {}
+    sections = entries.pop("notebooks", None)
+    sections = {} if sections is None else sections
     _check(entries, COMMON, f"{name}.yaml", complete=True)
     _check_sections(sections, name)
     if notebook is None:

@@ -140,7 +140,9 @@ def _part_metrics(
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    balanced = [float(torch.tensor(row["test_class_accuracy"]).nanmean()) for row in rows]
+    balanced = [
+        float(torch.tensor(row["test_class_accuracy"], dtype=torch.float64).nanmean()) for row in rows
+    ]
     best = max(range(len(rows)), key=lambda i: (balanced[i], -i))
     return {"epoch": rows[best]["epoch"], "balanced": balanced[best]}
 

@@ -1,5 +1,6 @@
 """`run_many`: many runs in processes of their own, whose number does not change a bit of the results."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,8 +14,8 @@ from typing import Any
 from lt_lib.runs.config import RunConfig
 from lt_lib.runs.files import StoreError
 from lt_lib.runs.results import Run
+from lt_lib.runs.single import answer
 from lt_lib.runs.store import Store
-from lt_lib.runs.worker import answer
 from lt_lib.training.config import check_number
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -116,6 +117,8 @@ def _replies(configs: list[RunConfig], store: Store, workers: int) -> Any:
     finally:  # also on an interrupt: what is unfinished resumes from its last epoch
         for worker in pool:
             worker.stop()
+        for worker in pool:
+            worker.join()
 
 
 class _Worker(threading.Thread):
@@ -129,51 +132,63 @@ class _Worker(threading.Thread):
         self.guard = threading.Lock()
 
     def run(self) -> None:
-        while not self.stopped:
-            try:
+        try:
+            while not self.stopped:
                 config, request = self.waiting.get_nowait()
-            except Empty:
-                break
-            try:
-                reply = self._ask(config.training.threads or 1, request)
-            except Exception as error:
-                reply = {"error": f"its process could not be used ({error})"}
-            self.done.put((config, reply))
-        self.stop()
+                self.done.put((config, self._ask(config.training.threads or 1, request)))
+        except Empty:
+            pass
+        finally:
+            self._close()
 
     def _ask(self, threads: int, request: dict[str, Any]) -> dict[str, Any]:
-        process = self._started(threads)
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except OSError:
-            line = ""
-        if not line:
-            code = process.wait()
-            self.process = None
-            return {"error": f"its process ended with exit code {code}, perhaps killed for lack of memory"}
-        reply: dict[str, Any] = json.loads(line)
+            with self.guard:
+                if self.process is None and not self.stopped:
+                    self.process = _spawn(threads)
+                process = self.process
+            line = "" if process is None else _exchange(process, json.dumps(request))
+            reply: dict[str, Any] = json.loads(line) if line else self._obituary()
+        except (OSError, ValueError) as error:
+            reply = {"error": f"its process could not be used ({error})"}
+            self._close()
         return reply
 
-    def _started(self, threads: int) -> subprocess.Popen[str]:
+    def _obituary(self) -> dict[str, Any]:
+        code = self._close()
+        return {"error": f"its process ended with exit code {code}, perhaps killed for lack of memory"}
+
+    def _close(self) -> int | None:
         with self.guard:
-            if self.stopped:
-                raise InterruptedError("the runs were stopped")
-            if self.process is None:
-                self.process = _spawn(threads)
-            return self.process
+            process, self.process = self.process, None
+        if process is None:
+            return None
+        with contextlib.suppress(OSError):  # what stands in the pipe of a dead process cannot be flushed
+            process.stdin.close()  # type: ignore[union-attr]
+        process.stdout.close()  # type: ignore[union-attr]
+        if not self.stopped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(timeout=5)  # it ends by itself when there is nothing to read
+        process.kill()
+        return process.wait()
 
     def stop(self) -> None:
-        """End the process, at once if it is at work."""
+        """End the process at once, also at work; the thread then ends by itself."""
         with self.guard:
             self.stopped = True
-            process, self.process = self.process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+            if self.process is not None:
+                self.process.kill()
+
+
+def _exchange(process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+    except BrokenPipeError:
+        return ""
 
 
 def _spawn(threads: int) -> subprocess.Popen[str]:

@@ -1,6 +1,7 @@
 """`run`: ask for one run; the store answers, or trains it first."""
 
 import time
+from typing import Any
 
 from lt_lib.runs.config import RunConfig
 from lt_lib.runs.experiment import Checkpoint, Progress, execute
@@ -40,6 +41,15 @@ def run(config: RunConfig, store: Store | None = None, progress: Progress | None
             f"Run {key} in {store.root} was damaged or removed while it was stored. Ask for it again."
         )
     return found
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Train one run of a request in JSON types (`config`, `store`); return its key, or what went wrong."""
+    try:
+        found = run(RunConfig.from_dict(request["config"]), Store(request["store"]))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"key": found.key}
 
 
 def _train(config: RunConfig, key: str, store: Store, progress: Progress | None) -> None:

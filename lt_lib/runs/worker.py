@@ -7,21 +7,9 @@ notebook, from a script without an `if __name__ == "__main__"` guard, and on eve
 import json
 import os
 import sys
-import traceback
-from typing import Any, TextIO
+from typing import TextIO
 
-from lt_lib.runs.config import RunConfig
-from lt_lib.runs.single import run
-from lt_lib.runs.store import Store
-
-
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Train one run; return its key, or what went wrong."""
-    try:
-        found = run(RunConfig.from_dict(request["config"]), Store(request["store"]))
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-    return {"key": found.key}
+from lt_lib.runs.single import answer
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:

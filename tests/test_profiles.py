@@ -1,0 +1,123 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lt_lib import profiles
+
+FOLDER = Path(__file__).parent.parent / "notebooks" / "profiles"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Returns a function that writes a changed copy of the digits profile as `mine`."""
+    shutil.copytree(FOLDER, tmp_path / "notebooks" / "profiles")
+    monkeypatch.setenv("LT_HOME", str(tmp_path))
+
+    def change(text=None, drop=None, **entries):
+        settings = yaml.safe_load((FOLDER / "digits.yaml").read_text()) | entries
+        settings.pop(drop, None)
+        path = tmp_path / "notebooks" / "profiles" / "mine.yaml"
+        path.write_text(yaml.safe_dump(settings) + (text or ""))
+
+    return change
+
+
+@pytest.mark.parametrize("notebook", [None, *profiles.PAGES])
+@pytest.mark.parametrize("name", ["digits", "fashion", "cifar10", "paper"])
+def test_each_profile_is_valid_for_each_notebook(name, notebook):
+    profile = profiles.load(name, notebook=notebook)
+    assert profile.name == name
+    assert profile.training.epochs >= 1
+
+
+def test_every_profile_sets_the_same_names():
+    names = [sorted(yaml.safe_load(path.read_text())) for path in FOLDER.glob("*.yaml")]
+    assert all(found == sorted([*profiles.COMMON, "notebooks"]) for found in names)
+
+
+def test_digits_runs_on_a_cpu():
+    profile = profiles.load("digits", notebook="03_training_dynamics")
+    assert (profile.data, profile.device, profile.imbalance, profile.seeds) == ("digits", "cpu", 10, 10)
+    assert profile.switch_share == 0.8
+    assert profiles.load("fashion").largest == 5500
+    assert profiles.load("fashion").calibration == 500
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ({"imbalence": 10}, "Did you mean `imbalance`"),
+        ({"seeds": "10"}, "`seeds` must be a whole number"),
+        ({"seeds": 0}, "`seeds` must be a whole number from 1"),
+        ({"imbalance": 0.5}, "`imbalance` must be a number from 1"),
+        ({"calibration": 1.5}, "`calibration` must be"),
+        ({"data": "digit"}, "Did you mean `digits`"),
+        ({"precision": "fp16"}, "`precision` must be one of bfloat16, float32"),
+        ({"net": {"dept": 8}}, "Did you mean `depth`"),
+        ({"net": 8}, "`net` must be a mapping"),
+        ({"training": {"epoch": 8}}, "Did you mean `epochs`"),
+        ({"training": {"lr": "5e-4"}}, "read as text"),
+        ({"training": {"device": "cpu"}}, "an entry of training"),
+        ({"notebooks": {"03_training": {}}}, "Did you mean `03_training_dynamics`"),
+        ({"notebooks": {"03_training_dynamics": {"switch_shar": 0.5}}}, "Did you mean `switch_share`"),
+        ({"notebooks": {"03_training_dynamics": {"switch_share": 1.5}}}, "`switch_share` must be"),
+        ({"notebooks": {"01_equal_loss": {"switch_share": 0.5}}}, "a setting in mine.yaml, 01_equal_loss"),
+        ({"notebooks": []}, "must map notebooks to settings"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_wherever_it_stands(write, entries, sentence):
+    write(**entries)
+    with pytest.raises(ValueError, match=sentence):
+        profiles.load("mine")  # no notebook: the whole file is checked all the same
+
+
+def test_a_missing_or_doubled_setting_is_refused(write):
+    write(drop="seeds")
+    with pytest.raises(ValueError, match=r"mine\.yaml lacks `seeds`"):
+        profiles.load("mine")
+    write("seeds: 3\n")
+    with pytest.raises(ValueError, match="`seeds` stands twice"):
+        profiles.load("mine")
+    write("seeds: [\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml is not valid YAML"):
+        profiles.load("mine")
+
+
+def test_a_notebook_replaces_common_settings_and_overrides_come_last(write):
+    section = {"switch_share": 0.5, "alpha": 2.0, "seeds": 4, "training": {"epochs": 7}}
+    write(notebooks={"03_training_dynamics": section})
+    common = profiles.load("mine", notebook="01_equal_loss")
+    page = profiles.load("mine", notebook="03_training_dynamics", alpha=3, training={"batch": 16})
+    assert (common.seeds, common.training.epochs) == (10, profiles.load("digits").training.epochs)
+    assert (page.seeds, page.training.epochs, page.training.batch) == (4, 7, 16)
+    assert page.training.lr == common.training.lr
+    assert (page.alpha, page.switch_share) == (3, 0.5)
+
+
+def test_a_notebook_needs_its_own_settings(write):
+    write(notebooks={})
+    with pytest.raises(ValueError, match=r"lacks `switch_share`"):
+        profiles.load("mine", notebook="03_training_dynamics")
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match=r"must be one of cifar10, digits, fashion, paper.*`digits`"):
+        profiles.load("digit")
+    with pytest.raises(ValueError, match="`notebook` must be one of"):
+        profiles.load("digits", notebook="99_none")
+    with pytest.raises(ValueError, match="Did you mean `seeds`"):
+        profiles.load("digits", seed=3)
+
+
+def test_a_profile_cannot_change_and_names_what_it_has():
+    profile = profiles.load("digits")
+    with pytest.raises(AttributeError):
+        profile.seeds = 3
+    with pytest.raises(AttributeError):
+        profile.training.epochs = 3
+    with pytest.raises(AttributeError, match="no setting `switch_share`"):
+        _ = profile.switch_share  # of notebook 03 alone
+    with pytest.raises(AttributeError, match=r"`epoch` is not set here; there are .*epochs"):
+        _ = profile.training.epoch
