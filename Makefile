@@ -29,7 +29,9 @@ reference: env ## rewrite tests/reference from the executed digits notebooks
 	@$(VENV_PYTHON) book/reference.py write
 
 bench: env ## run every benchmark in benchmarks/
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(VENV_PYTHON) $$script; done
+	@set -e; for name in $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))); do \
+	  echo "== benchmarks/$$name.py"; OMP_NUM_THREADS=1 $(VENV_PYTHON) -m benchmarks.$$name; \
+	done
 
 clean: ## remove build/ ; trained runs (runs/) and .venv stay
 	@rm -rf build
