@@ -70,7 +70,11 @@ def inverse_weights(
     """
     alpha = check_number(alpha, "alpha", low=0)
     losses = _nonnegative(as_vector(class_loss, "class_loss"), "class_loss")
-    target = losses.mean() if mean_loss is None else torch.as_tensor(mean_loss).to(losses)
+    target = (
+        losses.mean()
+        if mean_loss is None
+        else torch.as_tensor(mean_loss, dtype=losses.dtype, device=losses.device)
+    )
     if target.ndim or not bool(torch.isfinite(target)) or bool(target < 0):
         raise ValueError(f"`mean_loss` must be one finite number, at least 0; found {mean_loss!r}.")
     weights0 = torch.ones_like(losses)
