@@ -91,10 +91,11 @@ def _compute(
     missing: dict[str, RunConfig], store: Store, workers: int, report: _Progress
 ) -> list[tuple[RunConfig, str]]:
     failures = []
-    for config, reply in _replies(list(missing.values()), store, workers):
-        if "error" in reply:
-            failures.append((config, reply["error"]))
-        report(config)
+    with contextlib.closing(_replies(list(missing.values()), store, workers)) as replies:
+        for config, reply in replies:
+            if "error" in reply:
+                failures.append((config, reply["error"]))
+            report(config)
     return failures
 
 
