@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python -m benchmarks.reweighting
 
 Each round times every loss once in turn (interleaved, so that other load on the machine hits them alike),
-forward and backward from the logits, in CPU time of the one thread. "added" and "ratio" are medians over the
-rounds of the difference to and the ratio with cross-entropy in the same round; "quiet" is the difference of the
-smallest times, the figure of an idle machine. Limits: at most 0.5 ms more than cross-entropy, within 2x of it at
-8,142 classes, at most 2 % of a training step of ResNet-20 at 32 x 32.
+forward and backward from the logits, in CPU time of the one thread. "added" and "ratio" are medians over
+the rounds of the difference to and the ratio with cross-entropy in the same round; "quiet" is the
+difference of the smallest times, nearest to an idle machine. Limits: at most 0.5 ms more than
+cross-entropy, within 2x of it at 8,142 classes, at most 2 % of a training step of ResNet-20 at 32 x 32.
 """
 
 import statistics

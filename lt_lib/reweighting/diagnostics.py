@@ -24,7 +24,7 @@ class Diagnostics(nn.Module):
         self.register_buffer("fallbacks", torch.zeros((), dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(classes, 5, dtype=dtype))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def note(
         self, labels: Tensor, weights: Tensor, ones: Tensor, samples: Tensor, over: Tensor | None
     ) -> None:
