@@ -1,12 +1,18 @@
-"""Partial checkpoints: one safetensors file with its configuration, history and digest."""
+"""Partial checkpoints: one safetensors file with its configuration, history and digest.
+
+All tensors stand end to end in one row of bytes, with their names, types and shapes in the file's metadata: a
+network has many small tensors, and a checkpoint is written after each epoch.
+"""
 
 import hashlib
 import json
+import math
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
-from torch import Tensor, uint8
+from torch import Tensor
 
 from lt_lib.runs.config import RunConfig
 from lt_lib.runs.experiment import Checkpoint
@@ -20,11 +26,17 @@ class Damaged(Exception):
 def pack(config: RunConfig, checkpoint: Checkpoint) -> bytes:
     """Return the file's content."""
     state = checkpoint.state
-    story = {"config": config.to_dict(), "epoch": state.epoch, "extra": state.extra, "rows": checkpoint.rows}
-    # NaN stands for itself here: the text is read back by `unpack` alone
-    note = json.dumps(story)
-    metadata = {"run": note, "digest": _digest(note, state.tensors)}
-    return safetensors.torch.save(state.tensors, metadata)
+    layout = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in state.tensors.items()]
+    story = {
+        "config": config.to_dict(),
+        "epoch": state.epoch,
+        "extra": state.extra,
+        "layout": layout,
+        "rows": checkpoint.rows,
+    }
+    note = json.dumps(story)  # a NaN stands for itself: the text is read by `unpack` alone
+    row = torch.cat([_bytes(tensor) for tensor in state.tensors.values()])
+    return safetensors.torch.save({"state": row}, {"run": note, "digest": _digest(note, row)})
 
 
 def unpack(content: bytes, config: RunConfig) -> Checkpoint:
@@ -35,13 +47,14 @@ def unpack(content: bytes, config: RunConfig) -> Checkpoint:
         ValueError: it belongs to another configuration.
     """
     try:
-        tensors = safetensors.torch.load(content)
+        row = safetensors.torch.load(content)["state"]
         metadata = _metadata(content)
         note = metadata["run"]
-        if _digest(note, tensors) != metadata["digest"]:
+        if _digest(note, row) != metadata["digest"]:
             raise Damaged("its digest does not fit")
         story = json.loads(note)
-        checkpoint = Checkpoint(TrainState(story["epoch"], tensors, story["extra"]), story["rows"])
+        state = TrainState(story["epoch"], _tensors(row, story["layout"]), story["extra"])
+        checkpoint = Checkpoint(state, story["rows"])
         found: dict[str, Any] = story["config"]
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"it is no checkpoint: {type(error).__name__}") from error
@@ -61,6 +74,20 @@ def _check_config(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         )
 
 
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _tensors(row: Tensor, layout: list[tuple[str, str, list[int]]]) -> dict[str, Tensor]:
+    tensors, at = {}, 0
+    for name, kind, shape in layout:
+        dtype: torch.dtype = getattr(torch, kind)
+        size = math.prod(shape) * dtype.itemsize
+        tensors[name] = row[at : at + size].clone().view(dtype).reshape(shape)
+        at += size
+    return tensors
+
+
 def _metadata(content: bytes) -> dict[str, str]:
     length = int.from_bytes(content[:8], "little")
     header: dict[str, Any] = json.loads(content[8 : 8 + length])
@@ -68,10 +95,7 @@ def _metadata(content: bytes) -> dict[str, str]:
     return metadata
 
 
-def _digest(note: str, tensors: dict[str, Tensor]) -> str:
+def _digest(note: str, row: Tensor) -> str:
     digest = hashlib.sha256(note.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(uint8).numpy().tobytes())
+    digest.update(row.numpy().tobytes())
     return digest.hexdigest()

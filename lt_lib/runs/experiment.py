@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from lt_lib.collapse import class_losses, loss_imbalance, loss_ratio
-from lt_lib.data import Part, Split, normalisation
+from lt_lib.data import Split, normalisation
 from lt_lib.losses import make_loss
 from lt_lib.metrics import accuracy
 from lt_lib.nets import build_net
 from lt_lib.runs.config import RunConfig
 from lt_lib.training import (
     Callback,
+    Predictions,
     Recorder,
     Trainer,
     TrainState,
@@ -113,18 +114,16 @@ def final_metrics(
     metrics: dict[str, Any] = dict.fromkeys(parts)
     for name, part in parts.items():
         if part is not None and len(part):
-            metrics[name] = _part_metrics(model, part, split.classes, normalise)
-    seen = evaluate(model, split.train, normalise)
-    metrics["collapse"] = collapse_of(model, seen, split.classes)
+            seen = evaluate(model, part, normalise)
+            metrics[name] = _part_metrics(seen, split.classes)
+            if name == "train":
+                metrics["collapse"] = collapse_of(model, seen, split.classes)
     metrics["best_epoch_selected_on_test"] = _best(rows)
     plain: dict[str, Any] = _without_nan(metrics)
     return plain
 
 
-def _part_metrics(
-    model: nn.Module, part: Part, classes: int, normalise: tuple[Tensor, Tensor]
-) -> dict[str, Any]:
-    seen = evaluate(model, part, normalise)
+def _part_metrics(seen: Predictions, classes: int) -> dict[str, Any]:
     found = accuracy(seen.logits, seen.labels, classes)
     losses = class_losses(seen.cross_entropy(), seen.labels, classes)
     return {
