@@ -1,7 +1,9 @@
 """A small book of its own: two notebooks and two pages in a temporary folder, built by the real pipeline."""
 
 import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,17 +77,49 @@ _ = ax.plot([0, 1], [0, 1])
 TOC = "format: jb-book\nroot: book/intro\nchapters:\n- file: notebooks/00_one\n- file: notebooks/01_two\n"
 
 
+def write_small_book(folder: Path) -> Path:
+    """Write the sources of a small book."""
+    for name in ("book/_static", "notebooks"):
+        (folder / name).mkdir(parents=True)
+    (folder / "notebooks" / "00_one.md").write_text(ONE, encoding="utf-8")
+    (folder / "notebooks" / "01_two.md").write_text(TWO, encoding="utf-8")
+    (folder / "book" / "intro.md").write_text("# Intro\n\nSee {numref}`fig-line`, $x^2$.\n")
+    (folder / "book" / "references.bib").write_text("", encoding="utf-8")
+    (folder / "_toc.yml").write_text(TOC, encoding="utf-8")
+    shutil.copy(ROOT / "_config.yml", folder)
+    shutil.copy(ROOT / "book" / "_static" / "book.css", folder / "book" / "_static")
+    shutil.copytree(ROOT / "notebooks" / "profiles", folder / "notebooks" / "profiles")
+    return folder
+
+
+def build(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Build the book in `root` as `make book` does."""
+    command = [sys.executable, str(ROOT / "book" / "build.py"), "--root", str(root), *options]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL)
+
+
 @pytest.fixture
 def small_book(tmp_path: Path) -> Path:
-    """The folder of a small book."""
-    for folder in ("book/_static", "notebooks"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "notebooks" / "00_one.md").write_text(ONE, encoding="utf-8")
-    (tmp_path / "notebooks" / "01_two.md").write_text(TWO, encoding="utf-8")
-    (tmp_path / "book" / "intro.md").write_text("# Intro\n\nSee {numref}`fig-line`, $x^2$.\n")
-    (tmp_path / "book" / "references.bib").write_text("", encoding="utf-8")
-    (tmp_path / "_toc.yml").write_text(TOC, encoding="utf-8")
-    shutil.copy(ROOT / "_config.yml", tmp_path)
-    shutil.copy(ROOT / "book" / "_static" / "book.css", tmp_path / "book" / "_static")
-    shutil.copytree(ROOT / "notebooks" / "profiles", tmp_path / "notebooks" / "profiles")
-    return tmp_path
+    """The folder of a small book, not built."""
+    return write_small_book(tmp_path / "book")
+
+
+@pytest.fixture(scope="session")
+def first_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A small book built once, and what the build printed; tests work on copies."""
+    root = write_small_book(tmp_path_factory.mktemp("small") / "book")
+    done = build(root)
+    assert done.returncode == 0, done.stderr
+    return root, done.stdout
+
+
+@pytest.fixture
+def built_book(first_build: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of the built book: keys hold contents, not places, so it is as fresh as the original."""
+    return Path(shutil.copytree(first_build[0], tmp_path / "copy"))
+
+
+@pytest.fixture
+def build_book() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The function `build`."""
+    return build

@@ -1,9 +1,8 @@
 """Each step of the build on a small book: what runs again, what a failure says, what is left behind."""
 
 import io
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,7 @@ from pipeline.offline import remote_loads
 from pipeline.progress import Progress, clock
 from pipeline.stage import planned_files, toc_files
 
-
-def build(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "book" / "build.py"), "--root", str(root), *options]
-    environment = {k: v for k, v in os.environ.items() if k != "LT_HOME"} | {"LT_HOME": str(root)}
-    return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, env=environment
-    )
+Build = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def rewrite(path: Path, old: str, new: str) -> None:
@@ -30,50 +23,52 @@ def rewrite(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def test_a_book_builds_then_runs_again_only_what_changed(small_book: Path) -> None:
-    layout = Layout("digits", small_book)
-    first = build(small_book)
-    assert first.returncode == 0, first.stderr
-    assert str(layout.html / "index.html") in first.stdout
+def test_a_book_is_whole_and_names_no_machine(first_build: tuple[Path, str]) -> None:
+    root, printed = first_build
+    layout = Layout("digits", root)
+    assert f"Open {layout.html / 'index.html'}" in printed
     page = (layout.html / "notebooks" / "00_one.html").read_text(encoding="utf-8")
     assert 'The answer is <span class="pasted-text">42</span>' in page
     assert 'src="../_static/mathjax/tex-mml-chtml.js' in page
     assert (layout.html / "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff").is_file()
     assert "Fig. 1" in (layout.html / "book" / "intro.html").read_text(encoding="utf-8")
-    assert str(small_book) not in (layout.html / "_sources/notebooks/00_one.ipynb").read_text(
-        encoding="utf-8"
-    )
+    download = layout.html / "_sources" / "notebooks" / "00_one.ipynb"
+    assert str(root) not in download.read_text(encoding="utf-8")
 
-    again = build(small_book)
+
+def test_only_what_changed_runs_and_a_failure_spares_the_last_book(
+    built_book: Path, build_book: Build
+) -> None:
+    layout = Layout("digits", built_book)
+    page = (layout.html / "notebooks" / "00_one.html").read_bytes()
+    again = build_book(built_book)
     assert again.returncode == 0
     assert "Unchanged: 00_one, 01_two" in again.stdout
     assert "Rendered" not in again.stdout
-
-    rewrite(small_book / "notebooks" / "00_one.md", "6 * 7", "6 * 7 + missing")
-    broken = build(small_book)
+    rewrite(built_book / "notebooks" / "00_one.md", "6 * 7", "6 * 7 + missing")
+    broken = build_book(built_book)
     assert broken.returncode == 1
     assert "Unchanged: 01_two" in broken.stdout
     for part in ("00_one.md, line 22", "code cell 2", "answer = 6 * 7 + missing", "NameError"):
         assert part in broken.stderr
-    # the last good state is whole
-    assert "42" in (layout.run / "00_one.ipynb").read_text(encoding="utf-8")
-    assert page == (layout.html / "notebooks" / "00_one.html").read_text(encoding="utf-8")
+    assert "'42'" in (layout.run / "00_one.ipynb").read_text(encoding="utf-8")
+    assert page == (layout.html / "notebooks" / "00_one.html").read_bytes()
 
 
-def test_a_warning_fails_the_build_twice(small_book: Path) -> None:
-    rewrite(small_book / "book" / "intro.md", "fig-line", "fig-nowhere")
+def test_a_warning_fails_the_build_every_time(built_book: Path, build_book: Build) -> None:
+    page = (Layout("digits", built_book).html / "book" / "intro.html").read_bytes()
+    rewrite(built_book / "book" / "intro.md", "fig-line", "fig-nowhere")
     for _ in range(2):  # an incremental Sphinx build would forget the warning
-        done = build(small_book)
+        done = build_book(built_book)
         assert done.returncode == 1
         assert "fig-nowhere" in done.stderr
-    assert not Layout("digits", small_book).html.exists()
+    assert page == (Layout("digits", built_book).html / "book" / "intro.html").read_bytes()
 
 
-def test_an_unknown_profile_is_one_sentence(small_book: Path) -> None:
-    done = build(small_book, "--profile", "digist")
+def test_an_unknown_profile_is_one_sentence(small_book: Path, build_book: Build) -> None:
+    done = build_book(small_book, "--profile", "digist")
     assert done.returncode == 1
-    assert "digist" in done.stderr
-    assert "digits" in done.stderr
+    assert "found `digist`. Did you mean `digits`?" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (small_book / "build").exists()
 

@@ -1,7 +1,9 @@
 """The committed reference outputs: fresh, clean, and able to catch a wrong number."""
 
+import copy
 import json
 import os
+import re
 from pathlib import Path
 
 import nbformat
@@ -94,30 +96,19 @@ def tiny(tmp_path: Path) -> NotebookNode:
     return reference_notebook(notebook)
 
 
-def run(notebook: NotebookNode, folder: Path) -> tuple[int, str]:
-    nbformat.write(notebook, folder / "tiny.ipynb")
-    environment = kernel_environment(Layout("digits", folder), threads=1)
-    return nbval([folder / "tiny.ipynb"], environment)
-
-
-def test_nbval_accepts_right_numbers(tiny: NotebookNode, tmp_path: Path) -> None:
-    status, report = run(tiny, tmp_path)
-    assert status == 0, report
-    assert "2 passed" in report
-
-
-def test_nbval_catches_a_wrong_printed_number(tiny: NotebookNode, tmp_path: Path) -> None:
-    tiny.cells[-1].outputs[1].text = "half 0.51\n"
-    status, report = run(tiny, tmp_path)
+def test_nbval_accepts_right_numbers_and_catches_wrong_ones(tiny: NotebookNode, tmp_path: Path) -> None:
+    printed, glued = copy.deepcopy(tiny), copy.deepcopy(tiny)
+    printed.cells[-1].outputs[1].text = "half 0.51\n"
+    glued.cells[-1].outputs[0].data["application/papermill.record/text/plain"] = "'0.26'"
+    paths = [tmp_path / f"{name}.ipynb" for name in ("right", "printed", "glued")]
+    for notebook, path in zip((tiny, printed, glued), paths, strict=True):
+        nbformat.write(notebook, path)
+    status, report = nbval(paths, kernel_environment(Layout("digits", tmp_path), threads=1))
     assert status == 1
-    assert "Cell outputs differ" in report
-
-
-def test_nbval_catches_a_wrong_glued_number(tiny: NotebookNode, tmp_path: Path) -> None:
-    tiny.cells[-1].outputs[0].data["application/papermill.record/text/plain"] = "'0.26'"
-    status, report = run(tiny, tmp_path)
-    assert status == 1
-    assert "Cell outputs differ" in report
+    assert report.count("Cell outputs differ") == 2
+    failed = re.findall(r"^FAILED .*?(\w+)\.ipynb::Cell (\d)", report, re.MULTILINE)
+    assert failed == [("printed", "1"), ("glued", "1")], report
+    assert "2 failed, 4 passed" in report
 
 
 def test_stale_reference_source_is_refused(tiny: NotebookNode, tmp_path: Path) -> None:
