@@ -21,7 +21,8 @@ def collapse_of(model: nn.Module, seen: Predictions, classes: int) -> dict[str, 
     Fields that need the classifier are None for a head without `weight_matrix`.
     """
     weight, bias = classifier_of(model)
-    found = neural_collapse(seen.features, seen.labels, weight, bias, classes=classes)
+    features = seen.features if weight is None else _head_inputs(model, seen.features)
+    found = neural_collapse(features, seen.labels, weight, bias, classes=classes)
     return {name: getattr(found, name) for name in COLLAPSE}
 
 
@@ -32,6 +33,13 @@ def classifier_of(model: nn.Module) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     weight, bias = head.weight_matrix(), head.bias_vector()
     return weight.detach().cpu(), None if bias is None else bias.detach().cpu()
+
+
+def _head_inputs(model: nn.Module, features: Tensor) -> Tensor:
+    """Return what the head's weight acts on: for a cosine head the features on the unit sphere."""
+    head: Any = model.head
+    inputs: Tensor = head.inputs(features) if hasattr(head, "inputs") else features
+    return inputs
 
 
 def epoch_weights(loss: nn.Module) -> dict[str, Any]:
