@@ -25,7 +25,7 @@ def load_digits() -> Source:
 
 
 def _table() -> NDArray[np.float64]:
-    """Read scikit-learn's file itself: to import the package takes longer than to train on it for an epoch."""
+    """Read scikit-learn's file itself: importing the package takes longer than a whole epoch on it."""
     found = find_spec("sklearn")
     for folder in (found.submodule_search_locations or []) if found else []:
         path = Path(folder, "datasets", "data", "digits.csv.gz")
