@@ -9,12 +9,12 @@ Usage: python book/reference.py write | check
 import os
 import shutil
 import sys
-import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
 
 from build import build, prepare
-from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
-from pipeline.progress import clock
 
 FOLDER = ROOT / "tests" / "reference"
 AGAIN = (
@@ -43,6 +43,7 @@ def check() -> None:
     layout = Layout("digits")
     prepare(layout)
     import nbformat
+    from pipeline.execute import LANES
     from pipeline.reference import nbval, stale_source
 
     references = [FOLDER / f"{text.stem}.ipynb" for text in layout.texts()]
@@ -55,12 +56,17 @@ def check() -> None:
     if any(complaints):
         raise BuildError("\n".join(filter(None, complaints)))
     environment = _surroundings(layout)
-    for path in references:
-        started = time.monotonic()
-        status, report = nbval([path], environment)
-        if status:
-            raise BuildError(f"{report}\nnbval: {path.stem} does not reproduce its reference outputs.")
-        print(f"nbval: {path.stem} agrees ({clock(time.monotonic() - started)})", flush=True)
+    failures = []
+    with ThreadPoolExecutor(LANES) as pool:
+        for name, (status, report) in zip(
+            (path.stem for path in references),
+            pool.map(lambda path: nbval([path], environment), references),
+            strict=True,
+        ):
+            print(f"nbval: {name} {'differs from' if status else 'agrees with'} its reference", flush=True)
+            failures += [report] * bool(status)
+    if failures:
+        raise BuildError("\n".join(failures))
 
 
 def _surroundings(layout: Layout) -> dict[str, str]:

@@ -14,7 +14,7 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from pipeline.execute import INJECTED, convert, stderr_outputs, tags, write_atomically
+from pipeline.convert import INJECTED, convert, stderr_outputs, tags, write_atomically
 from pipeline.layout import ROOT, BuildError, Layout
 from pipeline.nbval_pictures import NOT_COMPARED
 

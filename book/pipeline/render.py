@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import time
+import warnings
 from pathlib import Path
 
-from pipeline.execute import write_atomically
+from pipeline.convert import write_atomically
 from pipeline.layout import BuildError, Layout
 from pipeline.offline import remote_loads
 
@@ -76,9 +77,11 @@ def _sphinx(layout: Layout, output: Path) -> str:
     )
     config["extensions"] = [name for name in config["extensions"] if name not in UNUSED_EXTENSIONS]
     config.pop("comments_config", None)
-    warnings = io.StringIO()
+    messages = io.StringIO()
     try:
-        with patch_docutils(None), docutils_namespace():
+        with patch_docutils(None), docutils_namespace(), warnings.catch_warnings():
+            # an extension looks at every object in memory, torch's deprecated ones among them
+            warnings.filterwarnings("ignore", category=FutureWarning, module="sphinx_external_toc")
             app = Sphinx(
                 srcdir=layout.staged,
                 confdir=None,
@@ -87,7 +90,7 @@ def _sphinx(layout: Layout, output: Path) -> str:
                 buildername="html",
                 confoverrides=config,
                 status=None,
-                warning=warnings,
+                warning=messages,
                 freshenv=True,
                 warningiserror=True,
                 keep_going=True,
@@ -96,8 +99,8 @@ def _sphinx(layout: Layout, output: Path) -> str:
             root = app.config.root_doc
             failed = app.statuscode != 0
     except Exception as error:
-        return COLOUR.sub("", warnings.getvalue()) + f"{type(error).__name__}: {error}"
-    text = COLOUR.sub("", warnings.getvalue()).strip()
+        return COLOUR.sub("", messages.getvalue()) + f"{type(error).__name__}: {error}"
+    text = COLOUR.sub("", messages.getvalue()).strip()
     if not (output / "index.html").is_file():
         write_atomically(output / "index.html", REDIRECT_TEXT.format(first_page=f"{root}.html"))
     return text or ("Sphinx failed without a message." if failed else "")

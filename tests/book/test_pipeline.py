@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pipeline.api_docs import escape_bars
-from pipeline.execute import convert
+from pipeline.convert import convert
 from pipeline.keys import book_modules, imported_names, library_modules, pins
 from pipeline.layout import ROOT, BuildError, Layout
 from pipeline.offline import remote_loads
@@ -147,22 +147,27 @@ def test_links_and_local_files_are_no_loads(tmp_path: Path) -> None:
 
 def test_progress_estimates_from_the_last_durations() -> None:
     stream = io.StringIO()
-    with Progress({"a": 10.0, "b": 30.0}, stream) as progress:
-        assert progress.remaining() == 40.0
-        progress.start("a", 3)
-        assert progress.remaining() == pytest.approx(40.0, abs=1.0)
-        progress.done("a")
-        assert progress.remaining() == 30.0
-    assert "[1/2] a: running, 0:00 elapsed, 0:40 remaining" in stream.getvalue()
+    with Progress({"a": 10.0, "b": 30.0, "c": 50.0}, lanes=2, stream=stream) as progress:
+        assert progress.remaining() == 50.0  # c alone takes as long
+        progress.start("c")
+        progress.start("a")
+        assert progress.remaining() == pytest.approx(50.0, abs=1.0)
+        progress.end("c")
+        assert progress.remaining() == pytest.approx(30.0, abs=1.0)
+    assert "a: running | 0:00 elapsed, 0:50 remaining" in stream.getvalue()
+    assert "[1/3] c: done in 0:00" in stream.getvalue()
     assert "\r" not in stream.getvalue()
 
 
 def test_progress_without_history_says_so_and_learns() -> None:
-    with Progress({"a": None, "b": None}, io.StringIO()) as progress:
+    stream = io.StringIO()
+    with Progress({"a": None, "b": None}, stream=stream) as progress:
         assert progress.remaining() is None
-        progress.start("a", 2)
-        progress.done("a")
+        progress.start("a")
+        progress.end("a", "failed")
         assert progress.remaining() == pytest.approx(0.0, abs=1.0)
+    assert "remaining time unknown" in stream.getvalue()
+    assert "a: failed" in stream.getvalue()
 
 
 def test_clock() -> None:
