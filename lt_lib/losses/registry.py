@@ -91,19 +91,18 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
     It has `forward(logits, labels, features=None)`, a scalar, `per_sample(logits, labels)`, (B,), and
     `set_epoch(epoch, epochs)`.
 
-    ==================  ====================================================
-    =================================== name                term of a sample (the loss is their mean over B)
-    hyper-parameters
-    ==================  ====================================================
-    =================================== ce                  -log p_y class_mean          class means of the
-    batch, averaged inverse_frequency   w_y (-log p_y), w ~ n^-power, mean 1                  power=1
-    class_balanced      w_y (-log p_y), w ~ (1 - beta)/(1 - beta^n), sum C    beta=0.9999 focal
-    w_y (1 - p_y)^gamma (-log p_y)                        gamma=2, weights=None balanced_softmax    -log
-    softmax(z + log n)_y logit_adjustment    -log softmax(z + tau log pi)_y                        tau=1
-    inverse             inverse reweighting                                   preset, `InverseReweighting`'s
-    options
-    ==================  ====================================================
-    ===================================
+    The loss is the mean over the B samples of these terms, with n the training images of the class and z the
+    logits:
+
+    - ``ce``: -log p_y.
+    - ``class_mean``: the class means of the batch, averaged over the classes present.
+    - ``inverse_frequency``: w_y (-log p_y), w ~ n^-power with mean 1 over classes; `power` 1.
+    - ``class_balanced``: w_y (-log p_y), w ~ (1 - beta) / (1 - beta^n) with sum C; `beta` 0.9999.
+    - ``focal``: w_y (1 - p_y)^gamma (-log p_y); `gamma` 2, `weights` none.
+    - ``balanced_softmax``: -log softmax(z + log n)_y.
+    - ``logit_adjustment``: -log softmax(z + tau log pi)_y, pi = n / sum n; `tau` 1.
+    - ``inverse``: inverse reweighting; `preset` ("as_written" or "as_released") and the options of
+      `InverseReweighting`.
 
     Every loss takes `defer_epoch`: plain cross-entropy before that epoch (an epoch, or a share of the epochs
     in [0, 1)). For `inverse` it is `start_epoch`. Every rule refuses a class without images, also those that
