@@ -203,6 +203,7 @@ def test_published_numbers_are_compared_by_name_with_tolerances() -> None:
     added = {**reference, "more": 1}
     assert differences(added, reference, {}) == ["more is published, but not in the reference"]
     assert differences(reference, added, {}) == ["more is in the reference, but not published"]
+    assert differences({"x": 1e-12}, {"x": 2e-30}, {}) == []
     assert differences({"x": float("nan")}, {"x": float("nan")}, {}) == []
     assert len(differences({"x": float("nan")}, {"x": 1.0}, {"x": 1.0})) == 1
     assert len(differences({"x": None}, {"x": 1.0}, {"x": 1.0})) == 1
