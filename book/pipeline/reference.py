@@ -18,8 +18,8 @@ from pipeline.convert import INJECTED, convert, stderr_outputs, tags, write_atom
 from pipeline.layout import ROOT, BuildError, Layout
 from pipeline.nbval_pictures import NOT_COMPARED
 
-# For numbers without a declared tolerance, which do not depend on training: far finer than what the book prints,
-# wide enough for solvers that stop at their own tolerance.
+# For numbers without a declared tolerance, which do not depend on training: far finer than what the book
+# prints, wide enough for solvers that stop at a tolerance of their own.
 DEFAULT_RELATIVE, DEFAULT_ABSOLUTE = 1e-4, 1e-9
 SANITISE = ROOT / "tests" / "notebooks" / "sanitise.cfg"
 MACHINE_TEXT = re.compile(
@@ -163,7 +163,9 @@ def write_references(layout: Layout, folder: Path) -> None:
         write_atomically(path, nbformat.writes(reference_notebook(executed)) + "\n")
         complaints += faults(path)
         if (numbers := layout.published / f"{text.stem}.json").is_file():
-            content = json.dumps(json.loads(numbers.read_text(encoding="utf-8")), indent=1, sort_keys=True)
+            content = json.dumps(
+                json.loads(numbers.read_text(encoding="utf-8")), indent=1, sort_keys=True, ensure_ascii=False
+            )
             write_atomically(draft / "published" / numbers.name, content + "\n")
     if complaints:
         raise BuildError("These references cannot be committed:\n" + "\n".join(complaints))
