@@ -37,28 +37,28 @@ class InverseReweighting(nn.Module):
 
     The default of each option is the released code's reading, apart from clamp, eps and start:
 
-    =====  ===========================  ====================================================================
-    point  option and default           readings
-    =====  ===========================  ====================================================================
-    OA1    ``class_loss="batch"``       L_c over the batch; "running": exponential average with ``momentum``;
-                                        "epoch": the previous epoch's mean, a constant
-    OA2    ``mean="class"``             mean over the classes present; "sample": over the batch's samples;
-                                        "macro": class mean weighted by beta; constants: "detached" (class
-                                        mean without gradient), "running" and "epoch" (the same over time)
-    OA3    ``through_weights=True``     the gradient also flows through w; False: w is inferred, then applied
-    OA4    ``reduction="sample"``       sum of w l over samples / B; "class": mean of w_c l_c over classes
-    OA5    ``clamp=None, eps=0``        the text has neither; released: clamp 10 after beta, eps 1e-8
-           ``clamp_after_macro=True``   False: w is clamped first, then multiplied by beta
-           ``normalise=False``          True: mean one over the classes present, before a clamp after beta
-    OA6    ``macro="epoch"``            beta recomputed when an epoch starts; "step": at each batch, itself
-                                        included; "off": beta stays 1
-           ``macro_norm="classes"``     mean one over all classes; "samples": over the training images, so
-                                        that beta leaves the mean step as it is; "none"
-           ``macro_reset=False``        B_c never reset; True: an epoch's batches count for the next one only
-           ``count_before_start=False`` B_c counted while reweighting only; True: from the first batch
-    OA7    ``start_epoch=0``            plain cross-entropy before; an epoch, or a share of the epochs in
-                                        [0, 1); released: epoch 160 of 200
-    =====  ===========================  ====================================================================
+    =====  ============================  =====================================================================
+    point  option and default            readings
+    =====  ============================  =====================================================================
+    OA1    ``class_loss="batch"``        L_c over the batch; "running": exponential average with ``momentum``;
+                                         "epoch": the previous epoch's mean, a constant
+    OA2    ``mean="class"``              mean over the classes present; "sample": over the batch's samples;
+                                         "macro": class mean weighted by beta; constants: "detached" (class
+                                         mean without gradient), "running" and "epoch" (the same over time)
+    OA3    ``through_weights=True``      the gradient also flows through w; False: w is inferred, then applied
+    OA4    ``reduction="sample"``        sum of w l over samples / B; "class": mean of w_c l_c over classes
+    OA5    ``clamp=None, eps=0``         the text has neither; released: clamp 10 after beta, eps 1e-8
+           ``clamp_after_macro=True``    False: w is clamped first, then multiplied by beta
+           ``normalise=False``           True: mean one over the classes present, before a clamp after beta
+    OA6    ``macro="epoch"``             beta recomputed when an epoch starts; "step": at each batch, itself
+                                         included; "off": beta stays 1
+           ``macro_norm="classes"``      mean one over all classes; "samples": over the training images, so
+                                         that beta leaves the mean step as it is; "none"
+           ``macro_reset=False``         B_c never reset; True: an epoch's batches count for the next one only
+           ``count_before_start=False``  B_c counted while reweighting only; True: from the first batch
+    OA7    ``start_epoch=0``             plain cross-entropy before; an epoch, or a share of the epochs in
+                                         [0, 1); released: epoch 160 of 200
+    =====  ============================  =====================================================================
 
     Theorem T2 says what the choices mean. With the gradient through w, alpha = 0 and no active clamp, F is
     s times the mean loss, s = sum n_c beta_c / B free of gradient: ``mean="class"`` trains class-mean
