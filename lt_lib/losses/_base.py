@@ -48,6 +48,18 @@ class ClassLoss(nn.Module):
         """
         check_epoch(epoch, epochs)
 
+    def plain_epochs(self, epochs: int) -> int:
+        """Return how many first epochs of `epochs` are plain cross-entropy and leave no trace in this loss.
+
+        Trainings that differ in their loss alone are one and the same, bit for bit, up to the smallest of
+        these numbers: such epochs have the value and the gradient of `CrossEntropy`, and what follows does
+        not depend on what this loss saw in them.
+
+        Raises:
+            ValueError: the loss would never start within `epochs`.
+        """
+        return 0
+
     def _enter(self, logits: Tensor, labels: Tensor) -> Tensor:
         check_batch(logits, labels, self.classes)
         self._check_labels.first(labels, self.classes)
@@ -72,6 +84,10 @@ class CrossEntropy(ClassLoss):
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
         return cross_entropy(self._enter(logits, labels), labels, "mean")
+
+    def plain_epochs(self, epochs: int) -> int:
+        """Return `epochs`: all of them."""
+        return epochs
 
 
 def class_totals(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:

@@ -60,6 +60,14 @@ class Deferred(ClassLoss):
         self.clock.copy_(torch.tensor([self._epoch, self._first]))
         self.loss.set_epoch(epoch, epochs)
 
+    def plain_epochs(self, epochs: int) -> int:
+        """Return the epochs before `start`: the deferred loss sees nothing of them.
+
+        Raises:
+            ValueError: the deferred loss would never start.
+        """
+        return first_epoch(self.start, epochs, "defer_epoch")
+
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._epoch, self._first = self.clock.tolist()

@@ -1,7 +1,7 @@
 """One run in memory: data, network, loss, training, measurement. Nothing here touches the store."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lt_lib.collapse import class_losses, loss_imbalance, loss_ratio
 from lt_lib.data import Split, normalisation
 from lt_lib.losses import make_loss
+from lt_lib.losses._base import ClassLoss
 from lt_lib.metrics import accuracy
 from lt_lib.nets import build_net
 from lt_lib.runs.config import RunConfig
@@ -21,6 +22,7 @@ from lt_lib.training import (
     TrainState,
     collapse_of,
     cpu_threads,
+    epoch_weights,
     evaluate,
     train,
 )
@@ -64,6 +66,32 @@ def make_net(config: RunConfig, split: Split) -> nn.Module:
     return net
 
 
+def loss_of(config: RunConfig, split: Split) -> ClassLoss:
+    """Return the run's loss before its first epoch."""
+    hyper = {name: value for name, value in config.loss.items() if name != "name"}
+    return make_loss(config.loss["name"], split.counts, **hyper)
+
+
+def to_stem(config: RunConfig, checkpoint: Checkpoint) -> Checkpoint:
+    """Return `checkpoint`, taken within the loss's plain epochs, as the cross-entropy run has it."""
+    tensors = {n: t for n, t in checkpoint.state.tensors.items() if not n.startswith("loss.")}
+    own = epoch_weights(loss_of(config, config.split()))
+    rows = [{name: value for name, value in row.items() if name not in own} for row in checkpoint.rows]
+    return Checkpoint(replace(checkpoint.state, tensors=tensors), rows)
+
+
+def from_stem(config: RunConfig, stem: Checkpoint) -> Checkpoint:
+    """Return the cross-entropy run's `stem` as the run of `config` would have it; undoes `to_stem`.
+
+    The loss has seen no batch: the columns of its weights are NaN.
+    """
+    loss = loss_of(config, config.split())
+    loss.set_epoch(stem.state.epoch - 1, config.training.epochs)
+    own = {f"loss.{name}": value for name, value in loss.state_dict().items()}
+    rows = [row | epoch_weights(loss) for row in stem.rows]
+    return Checkpoint(replace(stem.state, tensors=stem.state.tensors | own), rows)
+
+
 def execute(
     config: RunConfig,
     checkpoint: Checkpoint | None = None,
@@ -83,11 +111,9 @@ def execute(
         FloatingPointError: the loss became NaN or infinite.
     """
     split = config.split()
-    counts = split.counts
     normalise = normalisation(split.train)
     model = make_net(config, split)
-    hyper = {name: value for name, value in config.loss.items() if name != "name"}
-    loss = make_loss(config.loss["name"], counts, **hyper)
+    loss = loss_of(config, split)
     rows = checkpoint.rows if checkpoint else []
     recorder = Recorder(split.train, split.test, split.classes, config.measure_every, rows)
     callbacks: list[Callback] = [recorder, _Saver(recorder, save, progress)]

@@ -15,6 +15,7 @@ from lt_lib.runs.config import RunConfig
 from lt_lib.runs.files import StoreError
 from lt_lib.runs.results import Run
 from lt_lib.runs.single import answer
+from lt_lib.runs.stems import plan
 from lt_lib.runs.store import Store
 from lt_lib.training.config import check_number
 
@@ -41,8 +42,9 @@ def run_many(
     """Return the runs of `configs`, in order: from the store, or trained now by `workers` processes.
 
     Each process uses the threads that its run's configuration names, so results depend neither on
-    `workers` nor on the order. With one worker (or one missing run) everything happens in this process.
-    A failing run does not stop the others.
+    `workers` nor on the order. Runs that share their first epochs train them once (see
+    `lt_lib.runs.stems`). With one worker (or one missing run) everything happens in this process. A failing
+    run does not stop the others.
 
     Args:
         configs: what to run; the same run may stand there twice.
@@ -91,7 +93,7 @@ def _compute(
     missing: dict[str, RunConfig], store: Store, workers: int, report: _Progress
 ) -> list[tuple[RunConfig, str]]:
     failures = []
-    with contextlib.closing(_replies(list(missing.values()), store, workers)) as replies:
+    with contextlib.closing(_replies(plan(missing.values()), store, workers)) as replies:
         for config, reply in replies:
             if "error" in reply:
                 failures.append((config, reply["error"]))
@@ -99,8 +101,9 @@ def _compute(
     return failures
 
 
-def _replies(configs: list[RunConfig], store: Store, workers: int) -> Any:
-    requests = [{"config": config.to_dict(), "store": str(store.root)} for config in configs]
+def _replies(planned: list[tuple[RunConfig, list[int]]], store: Store, workers: int) -> Any:
+    configs = [config for config, _ in planned]
+    requests = [{"config": c.to_dict(), "store": str(store.root), "stems": stems} for c, stems in planned]
     if workers <= 1:
         for config, request in zip(configs, requests, strict=True):
             yield config, answer(request)

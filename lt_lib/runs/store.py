@@ -28,9 +28,10 @@ FILES = ("config.json", "history.csv", "metrics.json", "weights.safetensors")
 class Store:
     """Runs on disk, one folder a key: `FILES` and `checksums.json`.
 
-    Beside them `.partial` (checkpoints of unfinished runs), `.locks`, `.quarantine` (folders whose
-    checksums do not fit, set aside for inspection) and `.draft` (folders being written). Reading needs
-    no write permission.
+    Beside them `.partial` (checkpoints of unfinished runs), `.stems` (checkpoints that several runs start
+    from, see `lt_lib.runs.stems`; without them runs only take longer), `.locks`, `.quarantine` (what does
+    not fit its checksums, set aside for inspection) and `.draft` (folders being written). Reading needs no
+    write permission.
 
     Args:
         root: the folder; by default the environment variable LT_RUNS, else `runs` in the project. It is
@@ -146,6 +147,41 @@ class Store:
         except checkpoints.Damaged as error:
             self._set_aside(path, str(error))
             return None
+
+    def save_stem(self, name: str, config: RunConfig, stem: Checkpoint) -> None:
+        """Store a stem, whole or not at all, and like a partial checkpoint not flushed to the disk.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        with explained(self.root):
+            replace(self._stem(name, stem.state.epoch), checkpoints.pack(config, stem), sync=False)
+
+    def load_stem(self, name: str, config: RunConfig, epoch: int) -> Checkpoint | None:
+        """Return the stem of `epoch` finished epochs, or None; a damaged or misplaced one is set aside.
+
+        Raises:
+            StoreError: it cannot be set aside.
+        """
+        path = self._stem(name, epoch)
+        if not path.is_file():
+            return None
+        with explained(self.root):
+            content = path.read_bytes()
+        try:
+            stem = checkpoints.unpack(content, config)
+            if stem.state.epoch == epoch:
+                return stem
+            damage = f"it holds epoch {stem.state.epoch}"
+        except checkpoints.Damaged as error:
+            damage = str(error)
+        except ValueError:
+            damage = "it belongs to another configuration"
+        self._set_aside(path, damage)
+        return None
+
+    def _stem(self, name: str, epoch: int) -> Path:
+        return self.root / ".stems" / f"{name}.{epoch}.safetensors"
 
     def _partial(self, key: str) -> Path:
         return self.root / ".partial" / f"{key}.safetensors"

@@ -1,0 +1,124 @@
+"""Stems: the epochs that runs have in common because their losses are plain cross-entropy so far.
+
+Runs on the same data, network, schedule and seeds whose losses start late are one training, bit for bit, up
+to the first such start. The stem of epoch e is the checkpoint of the cross-entropy run after e epochs:
+whoever trains through e leaves it in the store, and the others go on from it. It is a cache: no run's key or
+result depends on whether there was one, and the folder may be deleted at any time.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from types import TracebackType
+
+import torch
+
+from lt_lib.runs.config import RunConfig
+from lt_lib.runs.experiment import Checkpoint, from_stem, loss_of, to_stem
+from lt_lib.runs.store import Store
+from lt_lib.training import resolve_device
+
+
+def trunk(config: RunConfig) -> RunConfig:
+    """Return the cross-entropy run whose first epochs those of `config` may be."""
+    return replace(config, loss={"name": "ce"})
+
+
+def plain_epochs(config: RunConfig) -> int:
+    """Return how many first epochs of the run are those of its trunk. Reads the data, for their counts.
+
+    Raises:
+        ValueError: the loss or the data are badly set.
+    """
+    return loss_of(config, config.split()).plain_epochs(config.training.epochs)
+
+
+class Stems:
+    """The stems that one run may start from, and those that it leaves for others.
+
+    The lock of the trunk's stems is held from `furthest` until the last of them is there, so that of several
+    processes one trains them and the others wait. It is taken after the run's own lock and whoever holds it
+    waits for no other, so there is no deadlock.
+
+    Args:
+        config: the run.
+        store: where they lie.
+        wanted: epochs that other runs want; those after the loss's start are passed over.
+    """
+
+    def __init__(self, config: RunConfig, store: Store, wanted: Iterable[int] = ()) -> None:
+        self.config, self.store, self.trunk = config, store, trunk(config)
+        plain = plain_epochs(config)
+        self.epochs = sorted(e for e in {*wanted, plain} if 0 < e <= plain and e < config.training.epochs)
+        # a stem lies long: it must not carry the bits of one torch version or device into runs on another
+        parts = [self.trunk.key(), torch.__version__, str(resolve_device(config.training.device))]
+        self.name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> "Stems":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.close()
+
+    def furthest(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """Return where to go on: the run's own `checkpoint`, or a stem that is further.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        reached = checkpoint.state.epoch if checkpoint else 0
+        self.epochs = [epoch for epoch in self.epochs if epoch > reached]
+        if self.epochs:
+            self._held.enter_context(self.store.lock(f"{self.name}.stem"))
+        for epoch in reversed(self.epochs):
+            stem = self.store.load_stem(self.name, self.trunk, epoch)
+            if stem is not None:
+                checkpoint = from_stem(self.config, stem)
+                self._passed(epoch)
+                break
+        return checkpoint
+
+    def leave(self, checkpoint: Checkpoint) -> None:
+        """Store the run's state, if its epoch is one that is wanted.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        epoch = checkpoint.state.epoch
+        if epoch in self.epochs:
+            self.store.save_stem(self.name, self.trunk, to_stem(self.config, checkpoint))
+            self._passed(epoch)
+
+    def _passed(self, epoch: int) -> None:
+        self.epochs = [later for later in self.epochs if later > epoch]
+        if not self.epochs:
+            self._held.close()
+
+
+def plan(configs: Iterable[RunConfig]) -> list[tuple[RunConfig, list[int]]]:
+    """Return the runs with the stems that each should leave, in an order in which few wait for another.
+
+    Of the runs with a trunk in common, the one that is plain for longest comes first; then those that share
+    nothing, then the others. A badly set run shares nothing: it fails when it is its turn.
+    """
+    configs = list(configs)
+    groups: dict[str, list[tuple[int, int]]] = {}  # trunk -> (plain epochs, position) of its runs
+    for position, config in enumerate(configs):
+        with contextlib.suppress(ValueError):
+            if plain := plain_epochs(config):
+                group = json.dumps(trunk(config).to_dict(), sort_keys=True)
+                groups.setdefault(group, []).append((plain, position))
+    rank = [1] * len(configs)
+    wanted: list[list[int]] = [[] for _ in configs]
+    for members in groups.values():
+        leader = max(members, key=lambda member: member[0])
+        for plain, position in members:
+            rank[position] = 0 if position == leader[1] else 2
+            wanted[position] = sorted({epochs for epochs, _ in members if epochs <= plain})
+    order = sorted(range(len(configs)), key=rank.__getitem__)
+    return [(configs[position], wanted[position]) for position in order]
