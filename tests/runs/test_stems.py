@@ -6,9 +6,10 @@ import torch
 from small_runs import bits
 from stem_runs import CE, DEFERRED, EPOCHS, RELEASED, START, configured, content, stem_files, trained, without
 
+from lt_lib.losses import make_loss
 from lt_lib.runs import RunConfig, Store, run, run_many
 from lt_lib.runs.__main__ import main
-from lt_lib.runs.experiment import execute
+from lt_lib.runs.experiment import Checkpoint, execute
 from lt_lib.runs.stems import Stems, plain_epochs, plan
 from lt_lib.training import Trainer
 
@@ -44,16 +45,33 @@ def test_whoever_trains_the_stem_leaves_the_same_bytes(store, name, tmp_path):
     assert bits(plain) == without(configured(CE))
 
 
-def test_a_partial_checkpoint_after_the_stem_is_the_same_with_and_without(store):
-    config = configured(DEFERRED["released"])
+@pytest.mark.parametrize("name", DEFERRED)
+def test_a_stem_becomes_the_checkpoint_of_the_run_itself(store, name):
+    config, kept = configured(DEFERRED[name]), []
     run(configured(CE), store, stems=[START])
-    whole, continued = [], []
-    execute(config, save=whole.append)
+    execute(config, save=lambda checkpoint: kept.append(Checkpoint(checkpoint.state, list(checkpoint.rows))))
     with Stems(config, store) as stems:
-        execute(config, stems.furthest(None), save=continued.append)
-    assert whole[-1].state.tensors.keys() == continued[-1].state.tensors.keys()
-    for name, tensor in whole[-1].state.tensors.items():  # the loss's own state among them
-        assert torch.equal(tensor, continued[-1].state.tensors[name]), name
+        found, own = stems.furthest(None), kept[START - 1]
+    assert found.state.tensors.keys() == own.state.tensors.keys()
+    for entry, tensor in own.state.tensors.items():  # the loss's own state among them
+        assert torch.equal(tensor, found.state.tensors[entry]), entry
+    assert (found.state.epoch, found.state.extra) == (START, own.state.extra)
+    assert repr(found.rows) == repr(own.rows)
+
+
+@pytest.mark.parametrize("name", DEFERRED)
+def test_a_loss_before_its_start_is_cross_entropy_to_the_last_bit(name):
+    hyper = dict(DEFERRED[name])
+    loss, plain = make_loss(hyper.pop("name"), [7] * 10, **hyper), make_loss("ce", [7] * 10)
+    loss.set_epoch(START - 1, EPOCHS)
+    generator = torch.Generator().manual_seed(0)
+    for size in range(5, 105):  # a mean of the terms would differ in about half of these
+        logits = torch.randn(size, 10, generator=generator, requires_grad=True)
+        labels = torch.randint(10, (size,), generator=generator)
+        values = [rule(logits, labels) for rule in (loss, plain)]
+        gradients = [torch.autograd.grad(value, logits)[0] for value in values]
+        assert torch.equal(*values)
+        assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize(
