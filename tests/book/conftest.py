@@ -87,7 +87,8 @@ def write_small_book(folder: Path) -> Path:
     (folder / "book" / "references.bib").write_text("", encoding="utf-8")
     (folder / "_toc.yml").write_text(TOC, encoding="utf-8")
     shutil.copy(ROOT / "_config.yml", folder)
-    shutil.copy(ROOT / "book" / "_static" / "book.css", folder / "book" / "_static")
+    for name in ("book.css", "logo.svg"):
+        shutil.copy(ROOT / "book" / "_static" / name, folder / "book" / "_static")
     shutil.copytree(ROOT / "notebooks" / "profiles", folder / "notebooks" / "profiles")
     return folder
 
