@@ -38,7 +38,8 @@ def load(name: str, root: str | Path | None = None, download: bool = False) -> S
 
     Args:
         name: one of the names above.
-        root: folder of Fashion-MNIST (see `load_fashion_mnist`) or of a relative `npz:` path.
+        root: folder of Fashion-MNIST (see `load_fashion_mnist`) or of a relative `npz:` path, which is
+            otherwise taken from the current folder, then from the project's.
         download: let Fashion-MNIST be fetched into `root`; nothing is downloaded otherwise.
 
     Raises:

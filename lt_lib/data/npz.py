@@ -8,9 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from lt_lib._home import places
 from lt_lib.data.source import Source, source_from_arrays
 
 NPZ_KEYS = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
+# `get_close_matches` would send a bare `images` to the test part
+_OTHER_NAMES = {
+    **dict.fromkeys(("images", "image", "x", "data", "pixels"), "train_images"),
+    **dict.fromkeys(("labels", "label", "y", "targets"), "train_labels"),
+    **dict.fromkeys(("x_train", "images_train"), "train_images"),
+    **dict.fromkeys(("y_train", "labels_train"), "train_labels"),
+    **dict.fromkeys(("x_test", "images_test"), "test_images"),
+    **dict.fromkeys(("y_test", "labels_test"), "test_labels"),
+    **dict.fromkeys(("classes", "names", "label_names"), "class_names"),
+}
 
 
 def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
@@ -21,19 +32,17 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
     be left out. Without a test part, `split` sets a stratified share aside and says so.
 
     Args:
-        file: the archive; a relative path is taken from `root`, or from the working folder.
-        root: folder for relative paths.
+        file: the archive; a relative path is taken from `root`, else from the current folder, else from
+            the project's.
+        root: folder for relative paths; a relative one is looked for in the same two.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is no archive, lacks an array, holds one it should not, or an array is malformed.
     """
-    path = Path(root or ".").expanduser() / Path(file).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`npz:{file}` must name an existing file; found none at `{path}`. Check the path."
-        )
+    path = _find(file, root)
     arrays = _arrays(path)
+    _check_keys(path, list(arrays))
     for name in ("train_images", "train_labels"):
         if name not in arrays:
             raise ValueError(
@@ -49,6 +58,18 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
     return source_from_arrays(f"npz:{path.name}", **arrays, note=f"Images of `{path.name}`.")
 
 
+def _find(file: str | Path, root: str | Path | None) -> Path:
+    looked = places(file, root)
+    found = next((path for path in looked if path.is_file()), None)
+    if found is None:
+        where = " or ".join(f"`{path}`" for path in looked)
+        raise FileNotFoundError(
+            f"`npz:{file}` must name an existing file; found none at {where}. Check the path, or write an "
+            "absolute one."
+        )
+    return found
+
+
 def _arrays(path: Path) -> dict[str, Any]:
     try:
         # opened here: a file that `np.load` opens itself stays open when it turns out to be no archive
@@ -56,10 +77,8 @@ def _arrays(path: Path) -> dict[str, Any]:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one bare array")
-            _check_keys(path, archive.files)
-            return {name: archive[name] for name in archive.files}
-    except _UnknownArrayError:
-        raise
+            # what is refused anyway is not read
+            return {name: archive[name] if name in NPZ_KEYS else None for name in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         pickled = "allow_pickle" in str(error) and "Object arrays" in str(error)
         reason = (
@@ -71,15 +90,10 @@ def _arrays(path: Path) -> dict[str, Any]:
         ) from error
 
 
-class _UnknownArrayError(ValueError):
-    """An archive holds an array under a name that means nothing here."""
-
-
 def _check_keys(path: Path, names: list[str]) -> None:
     for name in names:
         if name not in NPZ_KEYS:
-            near = get_close_matches(name, NPZ_KEYS, n=1)
+            other = _OTHER_NAMES.get(name.lower())
+            near = [other] if other else get_close_matches(name, NPZ_KEYS, n=1)
             hint = f"Did you mean `{near[0]}`?" if near else "Leave it out of the archive."
-            raise _UnknownArrayError(
-                f"`{path.name}` may hold only {', '.join(NPZ_KEYS)}; found `{name}`. {hint}"
-            )
+            raise ValueError(f"`{path.name}` may hold only {', '.join(NPZ_KEYS)}; found `{name}`. {hint}")

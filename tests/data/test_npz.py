@@ -48,6 +48,23 @@ def test_a_relative_file_is_taken_from_root(tmp_path):
     assert len(load("npz:my.npz", root=tmp_path).train) == 12
 
 
+def test_a_relative_file_is_taken_from_the_current_folder_then_from_the_project(tmp_path, monkeypatch):
+    here, project = tmp_path / "here", tmp_path / "project"
+    for folder in (here, project / "data"):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("LT_HOME", str(project))
+    monkeypatch.chdir(here)
+    save(project)
+    save(project / "data")
+    assert len(load("npz:my.npz").train) == len(load("npz:my.npz", root="data").train) == 12
+    np.savez(here / "my.npz", train_images=np.zeros((2, 5, 5), np.uint8), train_labels=[0, 1])
+    assert len(load("npz:my.npz").train) == 2
+    assert len(load("npz:my.npz", root="data").train) == 12
+    with pytest.raises(FileNotFoundError) as error:
+        load("npz:no.npz")
+    assert f"found none at `{here / 'no.npz'}` or `{project / 'no.npz'}`" in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
@@ -57,6 +74,8 @@ def test_a_relative_file_is_taken_from_root(tmp_path):
         ),
         ({"train_labels": None}, r"`train_labels` is missing"),
         ({"test_image": np.zeros(3)}, r"may hold only .*; found `test_image`\. Did you mean `test_images`\?"),
+        ({"images": np.zeros(3)}, r"found `images`\. Did you mean `train_images`\?"),
+        ({"y": np.zeros(3)}, r"found `y`\. Did you mean `train_labels`\?"),
         ({"zzz": np.zeros(3)}, r"found `zzz`\. Leave it out"),
         ({"test_labels": np.arange(3)}, r"`test_labels` came without `test_images`"),
         ({"class_names": np.array(["a", "b"])}, r"`train_labels` must be 0\.\.1.*found 2 \(4 times\)"),
@@ -85,8 +104,9 @@ def test_a_relative_file_is_taken_from_root(tmp_path):
     ],
 )
 def test_a_malformed_archive_is_refused(tmp_path, more, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=sentence) as error:
         load(save(tmp_path, **more))
+    assert error.type is ValueError  # a traceback names no private class
 
 
 def test_a_missing_file_is_named(tmp_path):
