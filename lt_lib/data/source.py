@@ -39,6 +39,9 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"Part({_summary(self)})"
+
     @property
     def channels(self) -> int:
         """Colour channels: 1 or 3."""
@@ -96,6 +99,9 @@ class Source:
                 f"{there}. Resize or convert one of them."
             )
 
+    def __repr__(self) -> str:
+        return f"Source({_described(self, {'train': self.train, 'test': self.test})})"
+
     @property
     def classes(self) -> int:
         """Number of classes C."""
@@ -117,6 +123,10 @@ class Split:
     test: Part
     class_names: tuple[str, ...]  # (C,)
     note: str  # how the parts came about
+
+    def __repr__(self) -> str:
+        parts = {"train": self.train, "calibration": self.calibration, "test": self.test}
+        return f"Split({_described(self, parts)})"
 
     @property
     def classes(self) -> int:
@@ -186,6 +196,19 @@ def _part(images: Any, labels: Any, kind: str) -> Part:
             f"{len(numbers)} labels. Pass one label an image."
         )
     return Part(pixels, numbers, torch.arange(len(numbers)))
+
+
+def _summary(part: Part) -> str:
+    shape = " x ".join(str(size) for size in part.images.shape[1:])
+    return f"{len(part)} images {shape} {str(part.images.dtype).removeprefix('torch.')}"
+
+
+def _described(data: Source | Split, parts: dict[str, Part | None]) -> str:
+    """Counts and shapes on one line: pixels would flood the screen."""
+    counts = data.counts
+    told = [f"{name}: {'none' if part is None else _summary(part)}" for name, part in parts.items()]
+    a_class = f"{data.classes} classes of {int(counts.min())} to {int(counts.max())} training images"
+    return "; ".join([f"'{data.name}': {a_class}", *told])
 
 
 def _digest(*tensors: Tensor) -> str:

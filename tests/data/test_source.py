@@ -36,6 +36,21 @@ def test_digits_are_the_bundled_images_as_bytes():
     assert ours.test is None
 
 
+def test_printed_data_show_counts_and_shapes_but_no_pixels():
+    digits = load("digits")
+    assert repr(digits.train) == "Part(1797 images 1 x 8 x 8 uint8)"
+    assert repr(digits) == (
+        "Source('digits': 10 classes of 174 to 183 training images; train: 1797 images 1 x 8 x 8 uint8; "
+        "test: none)"
+    )
+    parts = split(source([0, 0, 0, 0, 1, 1, 1, 1, 1]), calibration=1, test=1)
+    assert repr(parts) == (
+        "Split('toy': 2 classes of 2 to 3 training images; train: 5 images 1 x 4 x 4 uint8; "
+        "calibration: 2 images 1 x 4 x 4 uint8; test: 2 images 1 x 4 x 4 uint8)"
+    )
+    assert len(repr(load("digit_pairs"))) < 500
+
+
 def test_colour_images_become_channels_first():
     pixels = images(6, channels=3)
     part = source_from_arrays("toy", pixels, [0, 1, 2, 0, 1, 2]).train
