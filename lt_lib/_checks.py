@@ -46,7 +46,7 @@ def check_counts(counts: Any, name: str = "class_counts", minimum: int = 1) -> T
     if low:
         raise ValueError(
             f"Class {low[0]} has {int(whole[low[0]])} images in `{name}`, but each class needs at least "
-            f"{minimum}. Drop the class, or choose a rule that uses no counts."
+            f"{minimum}. Drop the class, or merge it with another."
         )
     return whole.to(torch.int64)
 

@@ -106,7 +106,7 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
 
     Every loss takes `defer_epoch`: plain cross-entropy before that epoch (an epoch, or a share of the epochs
     in [0, 1)). For `inverse` it is `start_epoch`. Every rule refuses a class without images, also those that
-    use no counts.
+    use no counts: drop the class, or merge it with another.
 
     Args:
         name: one of `LOSS_NAMES`.
