@@ -6,7 +6,7 @@ from typing import Any
 
 from lt_lib._checks import check_choice
 from lt_lib.nets.heads import HEAD_NAMES
-from lt_lib.nets.resnet import ResNet, resnet
+from lt_lib.nets.resnet import ResNet, _blocks, _check_sizes, resnet
 
 _OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale",)}
 
@@ -16,7 +16,8 @@ class NetConfig:
     """What a network is, apart from its data: None leaves an option at the head's own default.
 
     Raises:
-        ValueError: an unknown head, or an option that the head does not have.
+        ValueError: a depth that is not 6n + 2, a width below 1, an unknown head, or an option that the head
+            does not have.
     """
 
     depth: int = 8  # 6n + 2
@@ -27,6 +28,12 @@ class NetConfig:
     head_seed: int | None = None  # of the head's weights or frame; None: drawn after the network's seed
 
     def __post_init__(self) -> None:
+        for name in ("depth", "width"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"`{name}` must be a whole number; found {value!r}. Pass for example 8.")
+        _blocks(self.depth)
+        _check_sizes(self.width, channels=1)
         check_choice(self.head, HEAD_NAMES, "head")
         for name in ("bias", "scale"):
             if getattr(self, name) is not None and name not in _OPTIONS[self.head]:

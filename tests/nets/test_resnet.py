@@ -126,6 +126,7 @@ def test_floor_is_stated_when_features_are_too_few() -> None:
     [
         ({"depth": 18}, r"6n \+ 2 .*found 18\. The nearest is 20"),
         ({"depth": 2}, r"found 2\. The nearest is 8"),
+        ({"depth": "8"}, "`depth` must be a whole number; found '8'"),
         ({"width": 0}, "at least 1"),
         ({"head": "cosin"}, "Did you mean `cosine`"),
         ({"widht": 4}, "`net` must be one of .*Did you mean `width`"),
