@@ -8,13 +8,20 @@ from lt_lib.runs.store import Store
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return 0, or 1 when a run is damaged or unknown."""
+    """Run the command, which changes nothing in the store.
+
+    Returns:
+        0, or 1 when a run is damaged or unknown, or the store is no folder.
+    """
     parser = argparse.ArgumentParser(prog="python -m lt_lib.runs", description="Look into the run store.")
     parser.add_argument("command", choices=("list", "show", "verify"))
     parser.add_argument("key", nargs="?", help="for show: the key or its first digits")
     parser.add_argument("--store", help="folder of the store (default: LT_RUNS, or runs/ in the project)")
     options = parser.parse_args(arguments)
     store = Store(options.store)
+    if store.root.exists() and not store.root.is_dir():
+        print(f"The run store {store.root} is a file. Pass the folder that holds the runs.")
+        return 1
     names = store.keys()
     if options.command == "verify":
         damaged = {key: damage for key in names if (damage := store.damage(key))}
@@ -22,10 +29,17 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{key}: {damage}")
         print(f"{len(names) - len(damaged)} of {len(names)} runs in {store.root} are whole.")
         return 1 if damaged else 0
-    keys = [key for key in names if options.command == "list" or key.startswith(options.key or "?")]
+    if options.command == "list":
+        for key in names:
+            print(_line(store, key))
+        return 0
+    keys = [key for key in names if options.key and key.startswith(options.key)]
     for key in keys:
-        print(_line(store, key) if options.command == "list" else _page(store, key))
-    return 0 if keys or options.command == "list" else 1
+        print(_page(store, key))
+    if not keys:
+        asked = f"No run in {store.root} begins with `{options.key}`" if options.key else "`show` needs a key"
+        print(f"{asked}. `python -m lt_lib.runs list` lists the {len(names)} keys.")
+    return 0 if keys else 1
 
 
 def _line(store: Store, key: str) -> str:

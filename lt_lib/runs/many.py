@@ -60,7 +60,7 @@ def run_many(
     store = store or Store()
     keys = [config.key() for config in configs]
     unique = dict(zip(keys, configs, strict=True))
-    # each distinct run is read once, and kept: a damaged one is set aside here and so computed again
+    # each distinct run is read once, and kept: a damaged one is None here and so computed again
     runs = {key: store.get(key) for key in unique}
     missing = {key: unique[key] for key, found in runs.items() if found is None}
     report = _Progress(progress, len(unique), len(unique) - len(missing))

@@ -44,6 +44,7 @@ def run(
     with store.lock(key):
         found = store.get(key)
         if found is None:
+            store.make_room(key)
             _train(config, key, store, progress, stems)
             found = store.get(key)
     if found is None:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,21 +23,21 @@ from lt_lib.runs.lock import locked
 from lt_lib.runs.results import Run
 
 _log = logging.getLogger(__name__)
+_KEY = re.compile(r"[0-9a-f]{32}")
 FILES = ("config.json", "history.csv", "metrics.json", "weights.safetensors")
 
 
 class Store:
-    """Runs on disk, one folder a key: `FILES` and `checksums.json`.
+    """Runs on disk, one folder a key (32 hex digits): `FILES` and `checksums.json`. Others are left alone.
 
     Beside them `.partial` (checkpoints of unfinished runs), `.stems` (checkpoints that several runs start
     from, see `lt_lib.runs.stems`; without them runs only take longer), `.locks`, `.quarantine` (what does
-    not fit its checksums, set aside for inspection) and `.draft` (folders being written). Reading needs no
-    write permission.
+    not fit its checksums, set aside for inspection when it is computed again) and `.draft` (folders being
+    written). Reading moves nothing and needs no write permission.
 
     Args:
         root: the folder; by default the environment variable LT_RUNS, else `runs` in the project. It is
-            made on the
-            first write.
+            made on the first write.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
@@ -48,12 +49,16 @@ class Store:
         if not self.root.is_dir():
             return []
         return sorted(
-            path.name for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")
+            path.name for path in self.root.iterdir() if _KEY.fullmatch(path.name) and path.is_dir()
         )
 
     def damage(self, key: str) -> str | None:
-        """Return what is wrong with a stored run's files, or None; reads every byte."""
-        folder = self.root / key
+        """Return what is wrong with a stored run's files, or None; reads every byte and moves nothing.
+
+        Raises:
+            ValueError: `key` is no key.
+        """
+        folder = self._folder(key)
         try:
             wanted = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
             if not isinstance(wanted, dict) or set(wanted) != set(FILES):
@@ -68,23 +73,32 @@ class Store:
         return None
 
     def get(self, key: str) -> Run | None:
-        """Return a stored run, or None if there is none; a damaged one is set aside first.
+        """Return a stored run, or None if there is none or it is damaged. Moves nothing.
 
         Raises:
-            StoreError: a damaged run cannot be set aside.
+            ValueError: `key` is no key.
+            StoreError: a file cannot be read.
         """
-        folder = self.root / key
-        if not folder.is_dir():
-            return None
-        damage = self.damage(key)
-        if damage is not None:
-            self._set_aside(folder, damage)
+        folder = self._folder(key)
+        if not folder.is_dir() or self.damage(key) is not None:
             return None
         with explained(self.root):
             stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
             history = tables.read(folder / "history.csv")
         return Run(RunConfig.from_dict(stored["config"]), key, history, metrics, folder, stored["made"])
+
+    def make_room(self, key: str) -> None:
+        """Set a damaged run aside, so that it can be computed again. Hold the key's lock.
+
+        Raises:
+            ValueError: `key` is no key.
+            StoreError: it cannot be set aside.
+        """
+        folder = self._folder(key)
+        damage = self.damage(key) if folder.is_dir() else None
+        if damage is not None:
+            self._set_aside(folder, damage)
 
     def put(self, key: str, config: RunConfig, outcome: Outcome, seconds: float) -> None:
         """Write a finished run: it appears whole or not at all. Hold the key's lock.
@@ -179,6 +193,14 @@ class Store:
             damage = "it belongs to another configuration"
         self._set_aside(path, damage)
         return None
+
+    def _folder(self, key: str) -> Path:
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise ValueError(
+                f"`key` must be 32 hex digits, such as `RunConfig.key()` gives; found {key!r}. "
+                "`Store.keys()` lists those that are stored."
+            )
+        return self.root / key
 
     def _stem(self, name: str, epoch: int) -> Path:
         return self.root / ".stems" / f"{name}.{epoch}.safetensors"

@@ -218,6 +218,39 @@ def test_the_command_lists_shows_and_verifies(copy, finished, capsys):
     assert "history.csv is not as it was written" in capsys.readouterr().out
 
 
+def tree(root):
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_reading_moves_nothing(copy, finished, capsys):
+    (copy.root / "Documents").mkdir()
+    (copy.root.parent / "victim").mkdir()
+    (copy.root / finished.key / "history.csv").write_text("x")
+    before = tree(copy.root.parent)
+    for command in ("list", "verify"):
+        main([command, "--store", str(copy.root)])
+    main(["show", finished.key, "--store", str(copy.root)])
+    said = capsys.readouterr().out
+    assert said.count(f"{finished.key}: damaged") == 2
+    assert "Documents" not in said
+    assert copy.get(finished.key) is None
+    for name in ("../victim", "", "Documents", finished.key + "\n", None):
+        for ask in (copy.get, copy.damage, copy.make_room):
+            with pytest.raises(ValueError, match="`key` must be 32 hex digits"):
+                ask(name)
+    assert tree(copy.root.parent) == before
+
+
+def test_the_command_says_what_is_not_there(copy, finished, capsys):
+    assert main(["show", "0000", "--store", str(copy.root)]) == 1
+    assert "begins with `0000`" in capsys.readouterr().out
+    assert main(["show", "--store", str(copy.root)]) == 1
+    assert "`show` needs a key" in capsys.readouterr().out
+    for command in ("list", "verify"):
+        assert main([command, "--store", str(finished.folder / "config.json")]) == 1
+        assert "is a file" in capsys.readouterr().out
+
+
 def test_bfloat16_runs(tmp_path):
     half = run(small_config(precision="bfloat16", memory_format="channels_last", epochs=2), Store(tmp_path))
     assert half.weights()["conv.weight"].dtype == torch.float32
