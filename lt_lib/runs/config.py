@@ -5,10 +5,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from lt_lib import data as lt_data
 from lt_lib._checks import check_choice
+from lt_lib._home import project_root
 from lt_lib.data import Split
 from lt_lib.runs.fingerprint import code_fingerprint
 from lt_lib.training import TrainConfig
@@ -96,7 +98,7 @@ class RunConfig:
 
     def split(self) -> Split:
         """Return the train, calibration and test parts (kept in memory for the next run on the same data)."""
-        return _split(json.dumps(self.data, sort_keys=True), self.data_seed)
+        return _split(json.dumps(self.data, sort_keys=True), self.data_seed, _stamps(self.data))
 
     def key(self) -> str:
         """Return the run's name in the store: 32 hex digits from configuration, data, code and `FORMAT`.
@@ -135,8 +137,18 @@ def _listed(value: Any) -> Any:
     raise TypeError(f"found {type(value).__name__}")
 
 
+def _stamps(data: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
+    """Return name, size and time of an archive of the reader's own, which may be written anew meanwhile."""
+    if not str(data["name"]).startswith("npz:"):
+        return ()
+    file = Path(data["root"] or "").expanduser() / Path(data["name"].removeprefix("npz:")).expanduser()
+    # wherever the data floor may find it: a relative path is looked for in both
+    paths = [path for path in (Path.cwd() / file, project_root() / file) if path.is_file()]
+    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+
+
 @lru_cache(maxsize=4)
-def _split(data: str, seed: int) -> Split:
+def _split(data: str, seed: int, stamps: tuple[tuple[str, int, int], ...]) -> Split:
     settings = json.loads(data)
     source = lt_data.load(settings["name"], root=settings["root"])
     parts = lt_data.split(source, calibration=settings["calibration"], test=settings["test"], seed=seed)

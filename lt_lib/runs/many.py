@@ -74,7 +74,8 @@ def run_many(
 def _present(found: Run | None, key: str, store: Store) -> Run:
     if found is None:
         raise StoreError(
-            f"Run {key} in {store.root} was damaged or removed just after it was stored. Ask again."
+            f"Run {key} in {store.root} was damaged or removed just after it was stored, or its data were "
+            "written anew meanwhile. Ask again."
         )
     return found
 
