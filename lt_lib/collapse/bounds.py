@@ -16,7 +16,14 @@ from torch.nn.functional import softplus
 
 from lt_lib._checks import check_choice, check_counts, check_finite, check_labels
 from lt_lib.collapse.losses import class_losses
-from lt_lib.collapse.metrics import as_double, direction_distance, etf_distance, mean_spectrum
+from lt_lib.collapse.metrics import (
+    as_double,
+    centre_rows,
+    direction_distance,
+    etf_distance,
+    group_means,
+    mean_spectrum,
+)
 
 _NEWTON_STEPS = 100  # the iteration is monotone and ends within about ten; this is a fuse
 
@@ -79,10 +86,9 @@ def bound_terms(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor |
     h, w, b = _checked(features, labels, weight, bias)
     labels = labels.to(h.device, torch.int64)
     classes = len(w)
-    means = h.new_zeros(classes, h.shape[1]).index_add(0, labels, h)
-    means = means / torch.bincount(labels, minlength=classes)[:, None]
+    means = group_means(h, labels, torch.bincount(labels, minlength=classes))
     centre = means.mean(0)
-    m, w0 = means - centre, w - w.mean(0)
+    m, w0 = centre_rows(means), centre_rows(w)
     b0 = b + w @ centre - (b + w @ centre).mean()
     tau = logit_scale(w, means)
     if tau == 0:
@@ -127,7 +133,7 @@ def perfect_loss(tau: Any, classes: int) -> Tensor:
 def logit_scale(weight: Tensor, means: Tensor) -> float:
     """Return tau = ||P W||_F ||M||_F / (C - 1) for a classifier (C, d) and class means (C, d)."""
     w, m = as_double(weight.detach()), as_double(means.detach())
-    return float((w - w.mean(0)).norm() * (m - m.mean(0)).norm()) / (len(w) - 1)
+    return float(centre_rows(w).norm() * centre_rows(m).norm()) / (len(w) - 1)
 
 
 def deviation_bound(delta2: float, delta3: float, delta_b: float, classes: int) -> float:

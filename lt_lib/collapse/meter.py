@@ -13,8 +13,10 @@ from lt_lib.collapse.metrics import (
     NO_CLASSIFIER,
     Collapse,
     as_double,
+    centre_rows,
     classifier_metrics,
     etf_distance,
+    group_means,
     mean_spectrum,
     pair_angles,
     relative_spread,
@@ -81,8 +83,7 @@ class CollapseMeter:
         if len(h) == 0:
             return
         present, own, count = labels.unique(return_inverse=True, return_counts=True)
-        sums = h.new_zeros(len(present), self.dim).index_add_(0, own, h)
-        batch_means = sums / count[:, None]
+        batch_means = group_means(h, own, count)
         # in float64: torch divides whole numbers, and takes their roots, in float32
         seen, new = self.counts[present].to(h.dtype), count.to(h.dtype)
         total = seen + new
@@ -112,7 +113,7 @@ class CollapseMeter:
         means = self._means[present]
         count = len(means)
         global_mean = means.mean(0)
-        centred = means - global_mean
+        centred = centre_rows(means)
         values, directions = mean_spectrum(centred, resolution=float(means.norm()))
         within = self.within_covariance()
         classifier = NO_CLASSIFIER
@@ -169,12 +170,12 @@ class CollapseMeter:
         The mean over classes with samples of (1/n_c) sum (h - mu_c)(h - mu_c)^T, so a class with one sample
         adds 0; or, with `within="sample"`, that mean weighted by n_c.
         """
-        if self.within == "sample":
-            return self._scatter[0] / self.counts.sum()
-        if self._shared:
-            return self._scatter[0] / (self.counts > 0).sum()
         seen = self.counts > 0
-        return (self._scatter[seen] / self.counts[seen, None, None]).mean(0)
+        if self._shared:
+            result = self._scatter[0] / (self.counts if self.within == "sample" else seen).sum()
+        else:
+            result = (self._scatter[seen] / self.counts[seen, None, None]).mean(0)
+        return (result + result.T) / 2  # products of matrices are symmetric only to rounding
 
     def _add(self, rows: Tensor, labels: Tensor) -> None:
         if not self._shared:

@@ -18,8 +18,10 @@ class Collapse:
     """Distances from neural collapse; each is 0 at collapse. Numbers, not logarithms.
 
     C below counts the classes that have samples; the others are excluded from everything and named in
-    `absent`. Fields that need a classifier are None without one. If all class means coincide, the
-    metrics that divide by their spread are nan.
+    `absent`. Fields that need a classifier are None without one. If all class means coincide to rounding,
+    the metrics that divide by their spread are nan (all but nc2_floor, nc4 and equinorm_weights) and the
+    logit scale is 0. A class whose mean coincides with the global mean has no direction: its pairs are left
+    out of the two angles, and equinorm_means shows it.
     """
 
     nc1: float  # tr(Sigma_W Sigma_B^+) / C, in [0, inf)
@@ -45,6 +47,27 @@ def as_double(tensor: Tensor) -> Tensor:
     if tensor.device.type == "mps":
         tensor = tensor.cpu()
     return tensor.to(torch.float64)
+
+
+def group_means(rows: Tensor, group: Tensor, count: Tensor) -> Tensor:
+    """Return the means (G, d) of rows (n, d) by `group` (n,), whose sizes are `count` (G,), to about one ulp.
+
+    A sum of n rows alone is off by up to n ulps; the mean of what is left over takes that back.
+    """
+    zeros, size = rows.new_zeros(len(count), rows.shape[1]), count[:, None]
+    means = zeros.index_add(0, group, rows) / size
+    return means + zeros.index_add(0, group, rows - means[group]) / size
+
+
+def centre_rows(rows: Tensor) -> Tensor:
+    """Return rows (C, d) minus their mean; those that are zero to rounding are set to zero.
+
+    The bar is `max(C, d) eps ||rows||_F`, that of `mean_spectrum`: below it a row holds rounding errors of
+    the means alone, and its direction would be theirs.
+    """
+    centred = rows - rows.mean(0)
+    bar = max(rows.shape) * torch.finfo(rows.dtype).eps * rows.norm()
+    return centred.masked_fill((centred.norm(dim=1) <= bar)[:, None], 0.0)
 
 
 def mean_spectrum(centred: Tensor, resolution: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -104,14 +127,18 @@ def direction_distance(first: Tensor, second: Tensor) -> float:
 def pair_angles(centred: Tensor, block: int = 512) -> tuple[float, float]:
     """Return the std of cos(m_c, m_k) over pairs c < k, and the mean of |cos + 1/(C - 1)|.
 
-    Works in blocks of rows: `block` x C numbers at a time. A row of zero length counts as at a right angle to
-    all others.
+    Works in blocks of rows: `block` x C numbers at a time. A row of zero length has no direction, so its
+    pairs are left out; the target keeps C. nan when no pair is left.
     """
-    classes = len(centred)
-    unit = centred / centred.norm(dim=1, keepdim=True).clamp_min(torch.finfo(centred.dtype).tiny)
-    lengths = float(unit.square().sum())
-    mean = (float(unit.sum(0).square().sum()) - lengths) / (classes * (classes - 1))
-    target = -1 / (classes - 1)
+    target = -1 / (len(centred) - 1)
+    lengths = centred.norm(dim=1, keepdim=True)
+    kept = lengths[:, 0] > 0
+    classes = int(kept.sum())
+    if classes < 2:
+        return math.nan, math.nan
+    unit = centred[kept] / lengths[kept]
+    squares = float(unit.square().sum())
+    mean = (float(unit.sum(0).square().sum()) - squares) / (classes * (classes - 1))
     sums = [0.0, 0.0]
     for start in range(0, classes, block):
         rows = unit[start : start + block]
@@ -144,12 +171,12 @@ def classifier_metrics(
     Args:
         weight: (C, d).
         bias: (C,).
-        centred: (C, d), M.
+        centred: (C, d), M, from `centre_rows`.
         global_mean: (d,), mu_G.
         within: (d, d), Sigma_W.
     """
     classes = len(centred)
-    w0 = weight - weight.mean(0)
+    w0 = centre_rows(weight)
     scores = weight @ global_mean + bias
     tau = float(w0.norm() * centred.norm()) / (classes - 1)
     offset = math.sqrt(classes / (classes - 1)) * float((scores - scores.mean()).norm())

@@ -222,6 +222,44 @@ def test_coinciding_means_give_nan_rather_than_a_perfect_zero() -> None:
     assert neural_collapse(features, torch.arange(3)).rank == 1
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+@pytest.mark.parametrize("shift", [0.0, 0.7, -33.3])
+def test_a_class_mean_at_the_global_mean_has_no_direction(order: list[int], shift: float) -> None:
+    # the rounding of such a mean, made a unit vector, gave other angles for each order and shift
+    features = torch.tensor([[0.1], [0.3], [0.2]], dtype=torch.float64).repeat(3, 1) + shift
+    found = neural_collapse(features, torch.tensor(order).repeat(3))
+    # one pair is left, at cosine -1; three classes' frame has -1/2
+    assert found.equiangularity == pytest.approx(0, abs=1e-7)
+    assert found.max_angle == pytest.approx(0.5, rel=1e-7)
+    assert found.equinorm_means == pytest.approx(1 / math.sqrt(2), rel=1e-7)
+
+
+@pytest.mark.parametrize("per_class", [20, 3001])
+@pytest.mark.parametrize("value", [0.1, 1e-9, 12345.678])
+def test_means_that_coincide_to_rounding_give_nan_everywhere(value: float, per_class: int) -> None:
+    labels = torch.arange(3).repeat(per_class)
+    features = torch.full((len(labels), 4), value, dtype=torch.float64)
+    weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = neural_collapse(features, labels, weight)
+    assert found.rank == found.logit_scale == 0
+    names = ("nc1", "nc2", "nc3", "nc3_uncentred", "offset", "logit_noise", "equinorm_means")
+    for name in (*names, "equiangularity", "max_angle"):
+        assert math.isnan(getattr(found, name)), name
+    # equal rows of the classifier: nothing to compare, though the means stand well
+    equal = neural_collapse(torch.eye(3, 4), torch.arange(3), torch.full((3, 4), value).double())
+    assert math.isnan(equal.nc3)
+    assert equal.logit_scale == 0
+
+
+def test_means_that_differ_beyond_rounding_stay_finite() -> None:
+    frame = simplex_etf(4, 3)
+    found = neural_collapse(1 + 1e-10 * frame, torch.arange(4), frame)
+    assert found.rank == 3
+    assert found.nc2 < 1e-4
+    assert found.nc3 < 1e-4
+    assert found.equiangularity < 1e-4
+
+
 def test_angles_do_not_depend_on_the_block() -> None:
     m = draw(0, 23, 6)[2]
     m = m - m.mean(0)

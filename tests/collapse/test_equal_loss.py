@@ -27,6 +27,13 @@ P = torch.eye(C, dtype=torch.float64) - 1 / C
 EACH = torch.arange(C)
 
 
+@pytest.mark.parametrize("value", [0.1, 12345.678])
+def test_means_that_coincide_to_rounding_have_no_logit_scale(value: float) -> None:
+    features = torch.full((30_000, 4), value, dtype=torch.float64)
+    with pytest.raises(ValueError, match="The logit scale is 0"):
+        bound_terms(features, torch.arange(3).repeat(10_000), torch.eye(3, 4))
+
+
 def offset_case() -> EqualLoss:
     return bound_terms(P, EACH, 5 * P, 0.2 * torch.eye(C, dtype=torch.float64)[0])
 
