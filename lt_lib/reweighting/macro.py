@@ -9,6 +9,10 @@ from lt_lib._checks import check_counts
 from lt_lib.reweighting._entry import check_number
 
 
+_FACTORS = 2**18  # factors handled at a time
+_CERTAIN = 45.0  # exp(-45) < 1e-19
+
+
 def macro_factor(batch_counts: Tensor, gamma: float, shares: Tensor | None) -> Tensor:
     """Compute max(B_c, 1)^-gamma over its mean under `shares` (C,); None: not divided. No check."""
     dtype = torch.get_default_dtype() if shares is None else shares.dtype
@@ -53,25 +57,39 @@ def expected_batch_counts(class_counts: Any, batch: int) -> Tensor:  # (C,) floa
         Expected B_c of one epoch, (C,), float64, between 0 and the number of batches.
 
     Raises:
-        ValueError: a class is empty or `batch` is below 1.
+        ValueError: a class is empty, or `batch` is below 1 or fractional.
     """
     counts = check_counts(class_counts).to(torch.float64)
     size = int(check_number(batch, "batch", low=1))
+    if size != batch:
+        raise ValueError(f"`batch` must be a whole number of images; found {batch!r}. Round it.")
     total = int(counts.sum())
     full, last = divmod(total, size)
     expected = torch.zeros_like(counts)
     for images, times in ((min(size, total), full), (last, 1)):
         if images and times:
             expected += times * -torch.expm1(_log_miss(counts, total, images))
-    return expected
+    return expected.masked_fill(counts == 1, 1.0)  # to the last bit: it is in one batch
 
 
 def _log_miss(counts: Tensor, total: int, images: int) -> Tensor:
-    """Log-probability (C,) that `images` draws without replacement from `total` miss each class."""
-    rest = total - counts
-    possible = rest >= images
-    rest = torch.where(possible, rest, float(images))
-    ends = torch.tensor([total - images + 1.0, total + 1.0], dtype=torch.float64, device=counts.device)
-    drawn, whole = torch.lgamma(ends)
-    log_miss = torch.lgamma(rest + 1) - torch.lgamma(rest - images + 1) + drawn - whole
-    return torch.where(possible, log_miss, -torch.inf)
+    """Log-probability (C,) that `images` draws without replacement from `total` miss each class.
+
+    The product of `1 - larger / (total - i)` over i < smaller, where smaller and larger are the two of the
+    class's images and the draws: a difference of log-gammas would lose as many digits as `total` has. A
+    product below exp(-_CERTAIN) is 0 beside 1, and its remaining factors are left out.
+    """
+    larger, smaller = counts.clamp(min=images), counts.clamp(max=images)
+    log_miss = torch.zeros_like(counts)
+    rows = max(1, _FACTORS // len(counts))
+    for start in range(0, int(smaller.max()), rows):
+        i = torch.arange(start, start + rows, dtype=counts.dtype, device=counts.device)
+        i = torch.minimum(i[:, None], smaller - 1)
+        hit, missed = larger / (total - i), (total - i - larger).clamp(min=0) / (total - i)
+        # each logarithm from the share that has its digits
+        logs = torch.where(hit < 0.5, torch.log1p(-hit), missed.log())
+        own = torch.arange(start, start + rows, device=counts.device)[:, None] < smaller
+        log_miss += torch.where(own, logs, 0).sum(0)
+        if bool(((log_miss < -_CERTAIN) | (smaller <= start + rows)).all()):
+            break
+    return log_miss

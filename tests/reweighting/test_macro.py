@@ -27,6 +27,34 @@ def test_expected_counts_are_exact(counts, batch):
     assert expected_batch_counts(counts, batch).tolist() == pytest.approx(exact(counts, batch), rel=1e-12)
 
 
+def product(counts, batch):
+    """Oracle for large sets: the miss as a product of exact rationals."""
+    total, expected = sum(counts), []
+    for n in counts:
+        seen = Fraction(0)
+        for b, times in ((batch, total // batch), (total % batch, 1)):
+            miss = Fraction(1)
+            for i in range(min(n, b)):
+                miss *= Fraction(max(total - i - max(n, b), 0), total - i)
+            seen += times * (1 - miss)
+        expected.append(float(seen))
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch"),
+    [([10**8, 3, 40], 100), ([10**12, 2, 7], 300), ([400, 30, 5], 64), ([1000, 2], 1001), ([999, 3], 1000)],
+)
+def test_expected_counts_keep_their_digits_in_large_sets(counts, batch):
+    assert expected_batch_counts(counts, batch).tolist() == pytest.approx(product(counts, batch), rel=1e-12)
+
+
+@pytest.mark.parametrize("total", [10, 1000, 10**8, 10**15])
+@pytest.mark.parametrize("batch", [1, 3, 256])
+def test_an_image_alone_is_in_exactly_one_batch(total, batch):
+    assert expected_batch_counts([total - 1, 1], batch)[1].item() == 1
+
+
 def test_expected_counts_agree_with_shuffled_epochs():
     labels = torch.repeat_interleave(torch.arange(3), torch.tensor([30, 6, 2]))
     generator = torch.Generator().manual_seed(0)
@@ -83,3 +111,5 @@ def test_bad_input_is_named():
         macro_weights([1, -2])
     with pytest.raises(ValueError, match="`batch` must be a number, at least 1"):
         expected_batch_counts([1, 2], 0)
+    with pytest.raises(ValueError, match=r"`batch` must be a whole number of images; found 2\.5"):
+        expected_batch_counts([1, 2], 2.5)
