@@ -1,6 +1,7 @@
 """Where the project lies: the folder that holds `notebooks/`, `build/` and, by default, the run store."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -10,12 +11,15 @@ def project_root() -> Path:
     return Path(named).expanduser().resolve() if named else Path(__file__).resolve().parent.parent
 
 
-def places(file: str | Path, root: str | Path | None = None) -> tuple[Path, ...]:
+def places(
+    file: str | Path, root: str | Path | None = None, folders: Sequence[Path] | None = None
+) -> tuple[Path, ...]:
     """Return the absolute paths at which `file` is looked for, in order, without repetition.
 
-    An absolute path is the only one. A relative one is taken from the current folder, then from
-    `project_root()`, since kernels of the book run in empty folders of their own. With a `root`, the file is
-    taken from there alone, and a relative `root` is taken from these two folders.
+    An absolute path is the only one. A relative one is taken from each of `folders`: by default the current
+    one, then `project_root()`, since kernels of the book run in empty folders of their own. With a `root`,
+    the file is taken from there alone, and a relative `root` is taken from each of `folders`.
     """
     relative = Path(root or "").expanduser() / Path(file).expanduser()
-    return tuple(dict.fromkeys((folder / relative).absolute() for folder in (Path.cwd(), project_root())))
+    bases = (Path.cwd(), project_root()) if folders is None else folders
+    return tuple(dict.fromkeys((base / relative).absolute() for base in bases))

@@ -13,7 +13,7 @@ import yaml
 
 from lt_lib._checks import check_choice
 from lt_lib._home import project_root
-from lt_lib.data import check_data_name
+from lt_lib.data import DATA_NAMES, check_data_name
 from lt_lib.nets.build import NetConfig
 from lt_lib.training.config import DEVICES, MEMORY_FORMATS, PRECISIONS, TrainConfig, check_number
 
@@ -192,16 +192,37 @@ def load(name: str, notebook: str | None = None, **overrides: Any) -> Profile:
         ValueError: an unknown profile or notebook, an unknown, missing or doubled setting, a value of a wrong
             type or out of range, anywhere in the file; the sentence names it and lists what is known.
     """
+    entries, sections = _validated(name)
+    if notebook is None:
+        return _profile(name, None, entries, {}, overrides)
+    check_choice(notebook, PAGES, "notebook")
+    return _profile(name, notebook, entries, sections.get(notebook) or {}, overrides)
+
+
+def check_ready(name: str) -> None:
+    """Refuse a profile that holds a mistake, or whose data `lt_lib.data.load` does not know yet.
+
+    Raises:
+        ValueError: see `load`; or a source is planned.
+    """
+    entries, sections = _validated(name)
+    for settings in (entries, *sections.values()):
+        source = (settings or {}).get("data")
+        if source in PLANNED:
+            raise ValueError(
+                f"The profile `{name}` cannot run yet: its data source `{source}` is planned, and `data` can "
+                f"be {', '.join(DATA_NAMES)} today. Choose another profile, such as `digits` or `fashion`."
+            )
+
+
+def _validated(name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     check_choice(name, names(), "profile")
     entries = _read(_folder() / f"{name}.yaml")
     sections = entries.pop("notebooks", None)
     sections = {} if sections is None else sections
     _check(entries, COMMON, f"{name}.yaml", complete=True)
     _check_sections(sections, name)
-    if notebook is None:
-        return _profile(name, None, entries, {}, overrides)
-    check_choice(notebook, PAGES, "notebook")
-    return _profile(name, notebook, entries, sections.get(notebook) or {}, overrides)
+    return entries, sections
 
 
 def _profile(

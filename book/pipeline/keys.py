@@ -11,6 +11,9 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import yaml
+
+from lt_lib._home import places
 from pipeline.layout import ROOT, Layout
 
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;#]+)", re.MULTILINE)
@@ -81,8 +84,36 @@ def files_digest(files: Sequence[Path], base: Path) -> str:
     return digest(*parts)
 
 
+def data_digest(profile: Path, notebook: str, root: Path) -> str:
+    """SHA-256 of the file that a profile names as a notebook's data by `npz:FILE`; "" without one.
+
+    A relative path is taken from `root`, where the kernels find it: their own folders are empty. Files of
+    Fashion-MNIST never change and are not read. What is wrong with a profile is left to the library to say.
+    """
+    try:
+        entries = yaml.safe_load(profile.read_text(encoding="utf-8"))
+        settings = {**entries, **((entries.get("notebooks") or {}).get(notebook) or {})}
+    except (yaml.YAMLError, AttributeError, TypeError):
+        return ""
+    data, folder = settings.get("data"), settings.get("root")
+    if not isinstance(data, str) or not data.startswith("npz:"):
+        return ""
+    path = places(data.removeprefix("npz:"), folder if isinstance(folder, str) else None, [root])[0]
+    if not path.is_file():
+        return "absent"
+    status = path.stat()
+    return _file_digest(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _file_digest(path: Path, size: int, changed: int) -> str:
+    """SHA-256 of a file, read once for all notebooks; `size` and `changed` tell an edited one apart."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict[str, str]) -> str:
-    """Key of an executed notebook: its text, the profile, the code that it imports, the versions installed.
+    """Key of an executed notebook: text, profile, data file, code that it imports, versions installed.
 
     Args:
         text: the text notebook.
@@ -96,6 +127,7 @@ def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict
     return digest(
         text.read_bytes(),
         profile.read_bytes(),
+        data_digest(profile, text.stem, layout.root),
         _fingerprint_function()(modules) if modules else "",
         files_digest(book_modules(names), ROOT),
         json.dumps(versions, sort_keys=True),

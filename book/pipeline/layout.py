@@ -93,12 +93,12 @@ def check_profile(layout: Layout) -> None:
     """Have the library check the profile, with what it sets for each page.
 
     Raises:
-        BuildError: the profile is unknown or holds a mistake.
+        BuildError: the profile is unknown, holds a mistake, or names data that are only planned.
     """
     from lt_lib import profiles  # imports torch
 
     try:
-        profiles.load(layout.profile)
+        profiles.check_ready(layout.profile)
     except ValueError as error:
         raise BuildError(str(error)) from None
 

@@ -1,14 +1,19 @@
 """Each step of the build on a small book: what runs again, what a failure says, what is left behind."""
 
+import hashlib
 import io
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from pipeline.api_docs import escape_bars
 from pipeline.convert import convert
-from pipeline.keys import book_modules, imported_names, library_modules, pins
+from pipeline.keys import book_modules, data_digest, imported_names, library_modules, notebook_key, pins
 from pipeline.layout import ROOT, BuildError, Layout
 from pipeline.offline import remote_loads
 from pipeline.progress import Progress, clock
@@ -71,6 +76,51 @@ def test_an_unknown_profile_is_one_sentence(small_book: Path, build_book: Build)
     assert "found `digist`. Did you mean `digits`?" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (small_book / "build").exists()
+
+
+def test_planned_data_are_one_sentence_before_any_notebook_runs(small_book: Path, build_book: Build) -> None:
+    done = build_book(small_book, "--profile", "cifar10")
+    assert done.returncode == 1
+    assert "The profile `cifar10` cannot run yet: its data source `cifar10` is planned" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "running" not in done.stdout
+    assert not list((small_book / "build").rglob("*.ipynb"))
+
+
+@pytest.mark.parametrize("root", [None, "data"])
+def test_a_key_follows_the_pixels_of_a_readers_file(small_book: Path, root: str | None) -> None:
+    layout = Layout("mine", small_book)
+    text, folder = layout.text("00_one"), small_book / (root or "")
+    folder.mkdir(exist_ok=True)
+    settings = yaml.safe_load((layout.notebooks / "profiles" / "digits.yaml").read_text(encoding="utf-8"))
+    profile = layout.notebooks / "profiles" / "mine.yaml"
+    profile.write_text(yaml.safe_dump(settings | {"data": "npz:mine.npz", "root": root}), encoding="utf-8")
+    keys = [notebook_key(text, [], layout, {})]
+    for brightness in (0, 1, 0):
+        np.savez(folder / "mine.npz", train_images=np.full((2, 4, 4), brightness, np.uint8))
+        os.utime(folder / "mine.npz", ns=(len(keys), len(keys)))  # clocks of file systems are coarse
+        keys.append(notebook_key(text, [], layout, {}))
+    assert len(set(keys[:3])) == 3  # absent, dark, brighter
+    assert keys[1] == keys[3]
+    assert data_digest(profile, "00_one", small_book / "elsewhere") == "absent"
+
+
+def test_a_key_follows_the_data_of_the_notebooks_own_section(small_book: Path) -> None:
+    profile = small_book / "mine.yaml"
+    profile.write_text("data: digits\nnotebooks: {01_two: {data: 'npz:mine.npz'}}\n", encoding="utf-8")
+    (small_book / "mine.npz").write_bytes(b"pixels")
+    assert data_digest(profile, "00_one", small_book) == ""
+    assert data_digest(profile, "01_two", small_book) == hashlib.sha256(b"pixels").hexdigest()
+    profile.write_text("data: [", encoding="utf-8")
+    assert data_digest(profile, "01_two", small_book) == ""  # the library says what is wrong
+
+
+def test_keys_are_made_without_torch() -> None:
+    code = "import sys, pipeline.keys; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "book", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
 
 
 def test_contents_and_notebooks_must_agree(small_book: Path) -> None:
