@@ -49,7 +49,7 @@ def reference_notebook(executed: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             count += 1
             kept.execution_count = count
-            kept.outputs = [_reference_output(output, count) for output in cell.outputs]
+            kept.outputs = _merged([_reference_output(output, count) for output in cell.outputs])
         notebook.cells.append(kept)
     return notebook
 
@@ -63,6 +63,18 @@ def _reference_output(output: NotebookNode, count: int) -> NotebookNode:
     if "execution_count" in kept:
         kept.execution_count = count
     return kept
+
+
+def _merged(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """Join neighbouring pieces of one stream: where a kernel cuts its text is chance."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        last = joined[-1] if joined else {}
+        if output.output_type == "stream" and output.get("name") == last.get("name"):
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def stale_source(text: Path, reference: NotebookNode) -> str:

@@ -139,6 +139,21 @@ def test_reference_drops_pictures_and_the_injected_cell() -> None:
     assert notebook.cells[0].outputs[0].metadata == {}
 
 
+def test_where_a_kernel_cuts_its_text_leaves_no_trace() -> None:
+    def kept(*pieces: tuple[str, str]) -> list[tuple[str, str]]:
+        outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces]
+        shown = nbformat.v4.new_output("display_data", {"text/plain": "table"})
+        cell = nbformat.v4.new_code_cell("talk()", outputs=[*outputs, shown, *outputs], execution_count=1)
+        notebook = reference_notebook(nbformat.v4.new_notebook(cells=[cell]))
+        assert [output.text for output in outputs] == [text for _, text in pieces]  # the source is left alone
+        return [(output.get("name"), output.get("text")) for output in notebook.cells[0].outputs]
+
+    whole = [("stdout", "one\ntwo\n")]
+    assert kept(("stdout", "one\n"), ("stdout", "two\n")) == kept(*whole) == [*whole, (None, None), *whole]
+    mixed = [("stdout", "one\n"), ("stderr", "!"), ("stdout", "two\n")]
+    assert kept(*mixed) == [*mixed, (None, None), *mixed]
+
+
 @pytest.mark.parametrize(
     ("output", "complaint"),
     [
