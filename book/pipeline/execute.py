@@ -1,10 +1,13 @@
 """Run the notebooks whose key has changed, two at a time."""
 
 import contextlib
+import hashlib
 import json
-import multiprocessing
+import os
+import secrets
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
@@ -14,6 +17,7 @@ from pipeline.kernel import run_notebook
 from pipeline.keys import installed_versions, notebook_key
 from pipeline.layout import BuildError, Layout, check_profile
 from pipeline.progress import Progress
+from pipeline.workers import Worker, sole_build, start_worker
 
 LANES = 2  # notebooks at a time: while one trains, another draws; measured on two cores
 
@@ -21,11 +25,17 @@ LANES = 2  # notebooks at a time: while one trains, another draws; measured on t
 def run_notebooks(layout: Layout, force: bool = False) -> list[str]:
     """Bring every executed notebook up to date; returns the names of those that ran.
 
-    After a failure no further notebook starts; one that runs beside it is finished and kept.
+    After a failure no further notebook starts; one that runs beside it is finished and kept. A second build
+    of the same profile waits until the first one has ended.
 
     Raises:
         BuildError: a cell failed; the message names notebook, line, cell, source and error.
     """
+    with sole_build(layout):
+        return _bring_up_to_date(layout, force)
+
+
+def _bring_up_to_date(layout: Layout, force: bool) -> list[str]:
     versions = installed_versions()
     notebooks = {text.stem: convert(text) for text in layout.texts()}
     if not notebooks:
@@ -49,23 +59,48 @@ def run_notebooks(layout: Layout, force: bool = False) -> list[str]:
 def _run_all(layout: Layout, names: list[str], keys: dict[str, str]) -> None:
     durations = {name: _record(layout, name).get("seconds") for name in names}
     waiting = iter(sorted(names, key=lambda name: _urgency(layout, name, durations[name])))
+    token = f"{os.getpid()}-{secrets.token_hex(4)}"  # a worker of another build writes elsewhere
     failures: list[str] = []
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(LANES, mp_context=spawn) as pool, Progress(durations, LANES) as progress:
-        running: dict[Future[str], str] = {}
-        _fill(running, waiting, pool, layout, progress)
+    running: dict[str, Worker] = {}
+    with _stopping(running), Progress(durations, LANES) as progress:
+        _fill(running, waiting, layout, token, progress)
         while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                name = running.pop(future)
-                if failure := future.result():
+            for name in _answered(running):
+                partial = _partial(layout, name, token)
+                if failure := _failure(name, running[name].result()):
                     progress.end(name, "failed")
                     failures.append(failure)
                 else:
-                    _keep(layout, name, keys[name], progress.end(name))
+                    _keep(layout, name, partial, keys[name], progress.end(name))
+                del running[name]
             if not failures:
-                _fill(running, waiting, pool, layout, progress)
+                _fill(running, waiting, layout, token, progress)
     if failures:
         raise BuildError("\n\n".join(failures))
+
+
+@contextlib.contextmanager
+def _stopping(running: dict[str, Worker]) -> Iterator[None]:
+    """Whatever ends the block, no worker is left."""
+    try:
+        yield
+    finally:
+        for worker in running.values():
+            worker.stop()
+
+
+def _answered(running: dict[str, Worker]) -> list[str]:
+    ready = wait([worker.answer for worker in running.values()])
+    return [name for name, worker in running.items() if worker.answer in ready]
+
+
+def _failure(name: str, answer: str | None) -> str:
+    lost = f"Notebook {name} broke off: the process that ran it was killed, perhaps for want of memory."
+    return lost if answer is None else answer
+
+
+def _partial(layout: Layout, name: str, token: str) -> Path:
+    return layout.run / ".partial" / f"{name}.{token}.ipynb"
 
 
 def _urgency(layout: Layout, name: str, seconds: float | None) -> tuple[float, bool]:
@@ -75,15 +110,11 @@ def _urgency(layout: Layout, name: str, seconds: float | None) -> tuple[float, b
 
 
 def _fill(
-    running: dict[Future[str], str],
-    waiting: Iterator[str],
-    pool: ProcessPoolExecutor,
-    layout: Layout,
-    progress: Progress,
+    running: dict[str, Worker], waiting: Iterator[str], layout: Layout, token: str, progress: Progress
 ) -> None:
     while len(running) < LANES and (name := next(waiting, None)):
         progress.start(name)
-        running[pool.submit(run_notebook, layout, name)] = name
+        running[name] = start_worker(run_notebook, layout, name, _partial(layout, name, token))
 
 
 def _record(layout: Layout, name: str) -> dict:
@@ -93,24 +124,39 @@ def _record(layout: Layout, name: str) -> dict:
 
 
 def _is_fresh(layout: Layout, name: str, key: str) -> bool:
+    """Whether the executed notebook and its outputs are, byte for byte, what was made under this key."""
     record = _record(layout, name)
-    made = [layout.run / f"{name}.ipynb", *(layout.build / output for output in record.get("outputs", []))]
-    return record.get("key") == key and all(path.is_file() for path in made)
+    made = record.get("sha256", {})
+    if record.get("key") != key or _relative(layout, layout.run / f"{name}.ipynb") not in made:
+        return False
+    return all(_sha256(layout.build / path) == digest for path, digest in made.items())
+
+
+def _relative(layout: Layout, path: Path) -> str:
+    return path.relative_to(layout.build).as_posix()
+
+
+def _sha256(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return ""
 
 
 def _clear(layout: Layout, name: str, notebook: NotebookNode) -> None:
-    """Write the converted notebook and remove what an earlier run published."""
+    """Write the converted notebook and remove what earlier runs published or left unfinished."""
     write_atomically(layout.source / f"{name}.ipynb", nbformat.writes(notebook) + "\n")
-    for path in layout.outputs(name):
+    for path in [*layout.outputs(name), *(layout.run / ".partial").glob(f"{name}.*")]:
         path.unlink()
 
 
-def _keep(layout: Layout, name: str, key: str, seconds: float) -> None:
-    """Record what the executed notebook was made from; only now it counts as fresh."""
-    outputs = [path.relative_to(layout.build).as_posix() for path in layout.outputs(name)]
-    record = {"key": key, "seconds": round(seconds, 2), "outputs": outputs}
+def _keep(layout: Layout, name: str, partial: Path, key: str, seconds: float) -> None:
+    """Put the executed notebook in place and record what it was made from; only now it counts as fresh."""
+    executed = layout.run / f"{name}.ipynb"
+    os.replace(partial, executed)
+    made = {_relative(layout, path): _sha256(path) for path in [executed, *layout.outputs(name)]}
+    record = {"key": key, "seconds": round(seconds, 2), "sha256": made}
     write_atomically(layout.run / f"{name}.key.json", json.dumps(record, indent=1) + "\n")
-    for number, text in stderr_outputs(nbformat.read(layout.run / f"{name}.ipynb", as_version=4)):
+    for number, text in stderr_outputs(nbformat.read(executed, as_version=4)):
         print(f"Note: {name}, code cell {number}, wrote to stderr: {text.strip().splitlines()[-1]}")
 
 

@@ -15,16 +15,14 @@ from pipeline.layout import Layout
 ADDED = {INJECTED, "papermill-error-cell-tag"}  # cells that papermill puts in
 
 
-def run_notebook(layout: Layout, name: str) -> str:
-    """Run the converted notebook `name`; it appears among the executed ones only if all went well.
+def run_notebook(layout: Layout, name: str, partial: Path) -> str:
+    """Run the converted notebook `name` into `partial`; the build moves it from there if all went well.
 
     Returns:
         "", or what failed: notebook, line, cell, source and error.
     """
-    partial = layout.run / ".partial" / f"{name}.ipynb"
     work = layout.work / name
     shutil.rmtree(work, ignore_errors=True)
-    partial.unlink(missing_ok=True)
     for folder in (partial.parent, work):
         folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("papermill").setLevel(logging.ERROR)
@@ -46,8 +44,7 @@ def run_notebook(layout: Layout, name: str) -> str:
         where = f"after {len(done)} code cells, the injected parameters among them"
         return f"Notebook {name} broke off {where}: {type(error).__name__}: {error}"
     _tidy(executed)
-    write_atomically(layout.run / f"{name}.ipynb", nbformat.writes(executed) + "\n")
-    partial.unlink(missing_ok=True)
+    write_atomically(partial, nbformat.writes(executed) + "\n")
     return ""
 
 

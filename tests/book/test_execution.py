@@ -1,0 +1,153 @@
+"""Running notebooks: what a killed, stopped or second build leaves, and what a failing cell says."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pipeline import execute
+from pipeline.layout import ROOT, BuildError, Layout
+
+PROFILES = ROOT / "notebooks" / "profiles"
+HEAD = """---
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+```{code-cell} ipython3
+:tags: [parameters]
+
+profile = ""
+```
+"""
+SLEEP = """
+import os, time
+from pathlib import Path
+Path(os.environ["PIDS"]).write_text(f"{os.getpid()} {os.getppid()}")
+time.sleep(60)
+"""
+# `make book` without the library's check of the profile, which imports torch (seconds)
+BUILD = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "book")!r})
+import build
+from pipeline import execute
+execute.check_profile = lambda layout: None
+sys.exit(build.main(["--run-only", "--root", sys.argv[1]]))
+"""
+
+
+def write(layout: Layout, *cells: str, name: str = "00_tiny") -> Path:
+    """Write a text notebook with these code cells after the parameters."""
+    text = layout.text(name)
+    body = "".join(f"\n```{{code-cell}} ipython3\n{cell.strip()}\n```\n" for cell in cells)
+    text.write_text(HEAD + body, encoding="utf-8")
+    return text
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """An empty book, whose profile passes for checked."""
+    monkeypatch.setattr(execute, "check_profile", lambda layout: None)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    profiles = tmp_path / "notebooks" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "digits.yaml").write_bytes((PROFILES / "digits.yaml").read_bytes())
+    return Layout("digits", tmp_path)
+
+
+def start(layout: Layout) -> subprocess.Popen[str]:
+    """Start a build of its own process."""
+    pids = str(layout.root / "pids")
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(layout.root)],
+        env={**os.environ, "PIDS": pids},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def sleeping_build(layout: Layout) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A build whose notebook sleeps, and the ids of kernel and worker."""
+    write(layout, SLEEP)
+    pids = layout.root / "pids"
+    with start(layout) as process:
+        try:
+            wait_until(lambda: pids.is_file() and len(pids.read_text().split()) == 2, process)
+            yield process, [int(pid) for pid in pids.read_text().split()]
+        finally:
+            process.kill()
+
+
+def wait_until(
+    condition: Callable[[], bool], process: subprocess.Popen[str] | None = None, seconds: float = 30.0
+) -> None:
+    """Poll a condition; fails when it does not come true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        assert process is None or process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has waited for counts as ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL")
+@pytest.mark.parametrize(("number", "status"), [("SIGKILL", -9), ("SIGTERM", 143), ("SIGINT", 130)])
+def test_no_worker_and_no_kernel_outlives_its_build(layout: Layout, number: str, status: int) -> None:
+    with sleeping_build(layout) as (process, pids):
+        assert not any(map(gone, pids))
+        process.send_signal(getattr(signal, number))  # to the build alone, not to its group
+        assert process.wait(timeout=10) == status
+        wait_until(lambda: all(map(gone, pids)), seconds=10)
+    assert not list(layout.run.glob("*.ipynb"))
+    assert not list(layout.run.glob("*.key.json"))
+
+
+def test_a_second_build_waits_for_the_first(layout: Layout) -> None:
+    write(layout, "1 + 1")
+    with execute.sole_build(layout), execute.sole_build(layout):  # a build may nest its own
+        second = start(layout)
+        assert second.stdout.readline().startswith("Another build of profile digits is running; waiting")
+        assert not layout.run.exists()
+    out, error = second.communicate(timeout=60)
+    assert second.returncode == 0, error
+    assert out.count("Another build") == 0
+    assert (layout.run / "00_tiny.ipynb").is_file()
+
+
+def test_an_executed_notebook_that_somebody_overwrote_runs_again(
+    layout: Layout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(layout, "print('right')")
+    assert execute.run_notebooks(layout) == ["00_tiny"]
+    executed = layout.run / "00_tiny.ipynb"
+    assert execute.run_notebooks(layout) == []
+    assert "Unchanged: 00_tiny" in capsys.readouterr().out
+    assert not list((layout.run / ".partial").iterdir())
+    executed.write_text(executed.read_text(encoding="utf-8").replace("right", "wrong"), encoding="utf-8")
+    monkeypatch.setattr(execute, "_run_all", lambda layout, names, keys: None)
+    assert execute.run_notebooks(layout) == ["00_tiny"]
+
+
+def test_a_worker_that_is_killed_is_named(layout: Layout) -> None:
+    write(layout, "import os, signal\nos.kill(os.getppid(), getattr(signal, 'SIGKILL', signal.SIGTERM))")
+    with pytest.raises(BuildError, match="Notebook 00_tiny broke off: the process that ran it was killed"):
+        execute.run_notebooks(layout)
