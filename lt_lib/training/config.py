@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -36,19 +37,23 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
 }
 
 
-def check_number(value: Any, name: str, low: float, high: float, whole: bool = False) -> None:
-    """Refuse `value` unless it is a number (a whole one if `whole`) in [low, high].
+def check_number(value: Any, name: str, low: float, high: float, whole: bool = False) -> int | float:
+    """Return `value` as a Python number if it is one (a whole one if `whole`) in [low, high].
+
+    NumPy's scalars are numbers too.
 
     Raises:
         ValueError: a text, a boolean, a fraction where a whole number is meant, or out of range.
     """
     kind = "a whole number" if whole else "a number"
-    good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    good = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not good or not low <= value <= high:
         hint = (
             " (in YAML write 0.0005 or 5.0e-4, since 5e-4 is read as text)" if isinstance(value, str) else ""
         )
-        raise ValueError(f"`{name}` must be {kind} from {low:g} to {high:g}; found {value!r}{hint}.")
+        limits = f"{low} to {high}" if whole else f"{low:g} to {high:g}"
+        raise ValueError(f"`{name}` must be {kind} from {limits}; found {value!r}{hint}.")
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class TrainConfig:
             check_choice(getattr(self, name), choices, name)
         for name, (low, high, whole) in _RANGES.items():
             if not (name == "threads" and self.threads is None):
-                check_number(getattr(self, name), name, low, high, whole)
+                object.__setattr__(self, name, check_number(getattr(self, name), name, low, high, whole))
         if not isinstance(self.nesterov, bool):
             raise ValueError(f"`nesterov` must be true or false; found {self.nesterov!r}.")
         self._check_epochs()
@@ -92,11 +97,12 @@ class TrainConfig:
     def _check_epochs(self) -> None:
         if not isinstance(self.milestones, list | tuple):
             raise ValueError(f"`milestones` must be a list of epochs; found {self.milestones!r}.")
-        for epoch in self.milestones:
-            check_number(epoch, "milestones", 1, self.epochs, whole=True)
+        milestones = tuple(
+            int(check_number(epoch, "milestones", 1, self.epochs, whole=True)) for epoch in self.milestones
+        )
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"`milestones` must rise; found {list(self.milestones)}.")
-        object.__setattr__(self, "milestones", tuple(self.milestones))
+        object.__setattr__(self, "milestones", milestones)
         if self.warmup >= self.epochs and self.warmup > 0:
             raise ValueError(
                 f"`warmup` must be shorter than the training of {self.epochs} epochs; found {self.warmup}."

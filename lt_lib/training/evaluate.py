@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lt_lib._checks import check_choice
+from lt_lib.training.config import PRECISIONS
 from lt_lib.training.numerics import autocast
-from lt_lib.training.pixels import Images, Normaliser, check_channels
+from lt_lib.training.pixels import Images, Normaliser, check_channels, input_dtype
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def evaluate(
     buffers, modes, gradients and random state are left as they were.
 
     Args:
-        model: on any device; its head's input is kept where it has `features(x)` and `head`.
+        model: on any device, float32 or float64; its head's input is kept where it has `features(x)` and
+            `head`.
         part: images (n, ch, H, W) and labels (n,).
         normalise: (mean (ch,), std (ch,)) of pixels in 0..1, from the training part.
         batch: images at once.
@@ -65,15 +68,17 @@ def evaluate(
         memory_format: "contiguous" or "channels_last".
 
     Raises:
-        ValueError: the part is empty, `batch` is below 1, or channels do not fit the network.
+        ValueError: the part is empty, `batch` is below 1, channels do not fit the network, its parameters
+            are of half precision, or `precision` or `memory_format` is unknown.
     """
+    check_choice(precision, PRECISIONS, "precision")
     if len(part.labels) == 0 or batch < 1:
         raise ValueError(
             f"`evaluate` needs images and a batch of 1 or more; found {len(part.labels)} and {batch}."
         )
     check_channels(model, part.images)
     device = _device_of(model)
-    normaliser = Normaliser.build(normalise, part.images, device, memory_format)
+    normaliser = Normaliser.build(normalise, part.images, device, memory_format, input_dtype(model))
     with evaluation(model), autocast(device, precision):
         outputs = [_forward(model, normaliser(pixels.to(device))) for pixels in part.images.split(batch)]
     logits, features = (torch.cat([output[i] for output in outputs]).float().cpu() for i in (0, 1))

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from lt_lib._checks import check_labels
 from lt_lib.training import augment
-from lt_lib.training.config import TrainConfig, resolve_device
+from lt_lib.training.config import TrainConfig, check_number, resolve_device
+from lt_lib.training.entry import check_part, enough_values, first_not_finite
 from lt_lib.training.evaluate import evaluation
 from lt_lib.training.numerics import autocast, cpu_threads, repeatable
 from lt_lib.training.optimisers import make_optimiser
-from lt_lib.training.pixels import MEMORY_FORMATS, Images, Normaliser, check_channels
+from lt_lib.training.pixels import MEMORY_FORMATS, Images, Normaliser, input_dtype
 from lt_lib.training.schedules import learning_rate
 from lt_lib.training.seeding import AUGMENT, ORDER, epoch_generator, layer_randomness
 from lt_lib.training.state import TrainState, capture, restore
@@ -30,7 +31,12 @@ def batch_bounds(images: int, batch: int) -> list[tuple[int, int]]:
 
     A last batch of a single image joins the batch before it: batch normalisation has no variance to divide by
     where a layer has one value a channel.
+
+    Raises:
+        ValueError: `images` or `batch` is below 1.
     """
+    check_number(images, "images", 1, 2**63 - 1, whole=True)
+    check_number(batch, "batch", 1, 2**63 - 1, whole=True)
     starts = list(range(0, images, batch))
     if len(starts) > 1 and batch > 1 and images - starts[-1] == 1:
         starts.pop()
@@ -53,12 +59,15 @@ class Trainer:
         seed: int,
         normalise: tuple[Any, Any],
     ) -> None:
+        check_number(seed, "seed", 0, 2**63 - 1, whole=True)
         self.device = resolve_device(config.device)
         self.config, self.seed, self.normalise = config, seed, normalise
         self.model = model.to(self.device).to(memory_format=MEMORY_FORMATS[config.memory_format])
         self.loss = loss.to(self.device)
         self.optimiser = make_optimiser(self.model, config)
-        self._normaliser = Normaliser.build(normalise, part.images, self.device, config.memory_format)
+        self._normaliser = Normaliser.build(
+            normalise, part.images, self.device, config.memory_format, input_dtype(model)
+        )
         self._padded = augment.pad(part.images, config.augment).to(self.device)
         self._labels = part.labels.to(self.device)
         self._bounds = batch_bounds(len(part.labels), config.batch)
@@ -80,7 +89,7 @@ class Trainer:
         """Train epoch `epoch` (from 0); nothing is read back from the device before its end.
 
         Raises:
-            FloatingPointError: the objective became NaN or infinite.
+            FloatingPointError: the objective, a parameter or a buffer became NaN or infinite.
         """
         self.model.train()
         self.loss.train()
@@ -96,7 +105,7 @@ class Trainer:
                 value = self._step(inputs, labels)
                 total += value.to(total.device) * len(labels)
         self.epoch_loss = float(total) / len(self._labels)
-        self._check_loss(epoch)
+        self._check_finite(epoch)
 
     def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self.optimiser.zero_grad()
@@ -111,17 +120,29 @@ class Trainer:
     def _accumulator_device(self) -> torch.device:
         return torch.device("cpu") if self.device.type == "mps" else self.device  # MPS has no float64
 
-    def _check_loss(self, epoch: int) -> None:
+    def _check_finite(self, epoch: int) -> None:
+        when = f"in epoch {epoch + 1} of {self.config.epochs} (learning rate {self.lr:.3g})"
+        lower = f"Lower `lr` (now {self.config.lr:g})"
         if self.epoch_loss - self.epoch_loss != 0:  # NaN and infinity alike
             raise FloatingPointError(
-                f"The training loss became {self.epoch_loss} in epoch {epoch + 1} of {self.config.epochs} "
-                f"(learning rate {self.lr:.3g}). Lower `lr` (now {self.config.lr:g}) or lengthen `warmup` "
+                f"The training loss became {self.epoch_loss} {when}. {lower} or lengthen `warmup` "
                 f"(now {self.config.warmup})."
+            )
+        name = first_not_finite(self.model)
+        if name is not None:
+            raise FloatingPointError(
+                f"`{name}` of the network became NaN or infinite {when}, where the loss was "
+                f"{self.epoch_loss:.3g}. {lower} or bound the loss's weights."
             )
 
     def count_classes(self, images: Tensor) -> int:
-        """Return the number of logits that the network gives for `images`."""
-        with evaluation(self.model):
+        """Return the number of logits that the network gives for `images` (1, ch, H, W).
+
+        Raises:
+            ValueError: batch normalisation would see a single value a channel in the smallest batch.
+        """
+        smallest = min(stop - start for start, stop in self._bounds)
+        with evaluation(self.model), enough_values(self.model, smallest):
             return int(self.model(self._normaliser(images.to(self.device))).shape[1])
 
     def state(self, epoch: int) -> TrainState:
@@ -146,7 +167,7 @@ def train(
     same `threads`). Global random state and the number of threads are restored.
 
     Args:
-        model: maps (B, ch, H, W) float32 to logits (B, C).
+        model: of float32 or float64, maps (B, ch, H, W) of that type to logits (B, C).
         loss: maps logits (B, C) and labels (B,) to a scalar; `set_epoch(epoch, epochs)` is called if it
             has one.
         part: images (n, ch, H, W) and labels (n,).
@@ -157,13 +178,12 @@ def train(
         state: from `Trainer.state`, to go on after its epoch.
 
     Raises:
-        ValueError: labels outside the logits' classes, channels that do not fit, or a state of another
-            network.
-        FloatingPointError: the loss became NaN or infinite (looked at once an epoch).
+        ValueError: labels outside the logits' classes or not one an image, channels that do not fit, pixels
+            or `normalise` not finite, batches too small for batch normalisation, a model of half
+            precision, a bad seed, or a state of another network.
+        FloatingPointError: the loss, a parameter or a buffer became NaN or infinite (once an epoch).
     """
-    if len(part.labels) == 0:
-        raise ValueError("The training part holds no images; each class needs at least 1.")
-    check_channels(model, part.images)
+    check_part(model, part)
     with cpu_threads(config.threads):
         trainer = Trainer(model, loss, part, config, seed, normalise)
         with repeatable(trainer.device):

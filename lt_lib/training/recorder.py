@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lt_lib.collapse import class_losses, loss_imbalance, neural_collapse
 from lt_lib.metrics import per_class_accuracy
+from lt_lib.training.config import check_number
 from lt_lib.training.evaluate import Predictions, evaluate
 from lt_lib.training.loop import Trainer
 from lt_lib.training.pixels import Images
@@ -74,13 +75,21 @@ class Recorder:
         classes: C.
         every: epochs between measurements, at least 1.
         rows: earlier rows, to go on with.
+
+    Raises:
+        ValueError: `train` holds fewer than two classes, or `every` is no whole number from 1.
     """
 
     def __init__(
         self, train: Images, test: Images, classes: int, every: int = 1, rows: Iterable[dict[str, Any]] = ()
     ) -> None:
-        if every < 1:
-            raise ValueError(f"`every` must be 1 or more epochs; found {every}.")
+        check_number(every, "every", 1, 100_000, whole=True)
+        present = len(train.labels.unique())
+        if present < 2:
+            raise ValueError(
+                "`train` must hold images of two classes or more, since class losses and collapse compare "
+                f"classes; found {present}. Measure a single class with `lt_lib.training.evaluate`."
+            )
         self.train, self.test, self.classes, self.every = train, test, classes, every
         self.rows = list(rows)
 

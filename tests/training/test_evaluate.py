@@ -63,11 +63,25 @@ def test_modes_come_back_after_an_error():
     [
         ((torch.zeros(3), torch.ones(3)), "each of the 1 channels"),
         ((torch.zeros(1), torch.zeros(1)), "not positive"),
+        ((torch.tensor([float("nan")]), torch.ones(1)), r"`normalise\[0\]` must be finite"),
+        ((torch.zeros(1), torch.tensor([float("inf")])), r"`normalise\[1\]` must be finite"),
     ],
 )
 def test_bad_normalisation_is_refused(normalise, sentence):
     with pytest.raises(ValueError, match=sentence):
         evaluate(small_net(), some_images(), normalise)
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(ValueError, match=r"`precision` must be one of .*; found `bf16`"):
+        evaluate(small_net(), some_images(), NORMALISE, precision="bf16")
+    with pytest.raises(ValueError, match=r"`memory_format` must be one of .*; found `nhwc`"):
+        evaluate(small_net(), some_images(), NORMALISE, memory_format="nhwc")
+
+
+def test_a_network_of_double_precision_says_the_same():
+    single, double = (evaluate(net, some_images(), NORMALISE) for net in (small_net(), small_net().double()))
+    assert torch.allclose(single.logits, double.logits, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_is_close_to_float32():

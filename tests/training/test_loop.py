@@ -1,3 +1,4 @@
+import json
 import random
 
 import numpy as np
@@ -127,6 +128,36 @@ def test_a_diverging_loss_stops_with_a_sentence():
         trained(config, net=net)
 
 
+class Spoil(nn.Module):
+    """A finite objective, beside which a tensor of the network becomes infinite."""
+
+    def __init__(self, net, name):
+        super().__init__()
+        self.tensor = net.state_dict(keep_vars=True)[name]
+
+    def forward(self, logits, labels):
+        self.tensor.data.view(-1)[-1] = float("inf")  # past autograd, which would object
+        return logits.sum() * 0
+
+
+@pytest.mark.parametrize("name", ["head.bias", "bn.running_var"])
+def test_a_network_that_is_not_finite_is_never_returned(name):
+    net, keep = small_net(), Keep()
+    config = TrainConfig(epochs=2, batch=40, device="cpu")
+    with pytest.raises(FloatingPointError, match=rf"`{name}` of the network became .* in epoch 1 of 2"):
+        train(net, Spoil(net, name), some_images(), config, 0, NORMALISE, [keep])
+    assert keep.states == {}
+
+
+class Huge(nn.Module):
+    def forward(self, logits, labels):
+        return logits.sum() * 0 + 1e30
+
+
+def test_a_huge_finite_loss_is_no_error():
+    train(small_net(), Huge(), some_images(), CONFIG, 0, NORMALISE)
+
+
 def test_it_learns():
     labels = torch.arange(60) % 3
     pixels = torch.randint(
@@ -157,6 +188,61 @@ def test_bad_data_are_refused():
         trained(part=some_images(channels=3))
     with pytest.raises(ValueError, match="no images"):
         trained(part=some_images(n=0))
+    part = some_images()
+    with pytest.raises(ValueError, match="found 33 images and 30 labels"):
+        trained(part=Images(part.images, part.labels[:30]))
+    pixels = part.images / 255
+    pixels[3, 0, 1, 2] = float("nan")
+    with pytest.raises(ValueError, match=r"`images` must be finite; found 1 .* \(3, 0, 1, 2\)"):
+        trained(part=Images(pixels, part.labels))
+    with pytest.raises(ValueError, match="`seed` must be a whole number"):
+        trained(seed=-1)
+    with pytest.raises(ValueError, match=r"must be float32 or float64; found torch\.float16"):
+        trained(net=small_net().half())
+    for images, batch in ((0, 5), (5, 0)):
+        with pytest.raises(ValueError, match="must be a whole number from 1"):
+            batch_bounds(images, batch)
+
+
+class OnePosition(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(1, 4, 3, stride=4, padding=1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3)
+        )
+
+
+@pytest.mark.parametrize(("n", "batch"), [(1, 8), (9, 1)])
+def test_batches_without_variance_are_refused(n, batch):
+    config = TrainConfig(epochs=1, batch=batch, device="cpu")
+    with pytest.raises(ValueError, match="Batch normalisation needs two values a channel"):
+        trained(config, net=OnePosition(), part=some_images(n=n, size=4))
+    trained(config, net=small_net(), part=some_images(n=n, size=4))  # sixteen positions an image
+    trained(TrainConfig(epochs=1, batch=2, device="cpu"), net=OnePosition(), part=some_images(9, size=4))
+
+
+def test_a_network_of_double_precision_trains_as_the_single_one():
+    config = TrainConfig(epochs=2, batch=8, lr=0.01, device="cpu")
+    single, double = trained(config), trained(config, net=small_net().double())
+    assert double["conv.weight"].dtype == torch.float64
+    assert all(torch.allclose(double[name].to(single[name]), single[name], atol=1e-4) for name in single)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = TrainConfig(epochs=np.int64(3), lr=np.float32(0.5), milestones=list(np.array([1, 2])))
+    assert config == TrainConfig(epochs=3, lr=0.5, milestones=(1, 2))
+    assert type(config.epochs) is int
+    assert type(config.lr) is float
+    assert json.loads(json.dumps(config.to_dict())) == config.to_dict()
+    with pytest.raises(ValueError, match="`epochs` must be a whole number from 1 to 100000; found"):
+        TrainConfig(epochs=np.float64(3))
+
+
+def test_the_recorder_refuses_what_it_cannot_measure():
+    part = some_images()
+    with pytest.raises(ValueError, match="`every` must be a whole number"):
+        Recorder(part, part, 3, every=1.5)
+    with pytest.raises(ValueError, match=r"two classes or more, .*; found 1"):
+        Recorder(Images(part.images, part.labels * 0), part, 1)
 
 
 def test_the_recorder_measures_what_it_says():
