@@ -29,6 +29,7 @@ DATA_DEFAULTS: dict[str, Any] = {
     "test": None,  # likewise; None: the source's own test part
 }
 NET_DEFAULTS: dict[str, Any] = {"depth": 8, "width": 8, "head": "linear"}
+_RANGES = {"seed": (0, 2**63 - 1), "data_seed": (0, 2**32 - 1), "measure_every": (1, 100_000)}
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class RunConfig:
     """Everything that a run depends on, its code apart. Mappings are completed with defaults and copied.
 
     Attributes:
-        data: see `DATA_DEFAULTS`. Order: split first, then the training part alone is made long-tailed.
+        data: a name, or see `DATA_DEFAULTS`. Order: split first, then the training part alone is cut.
         net: see `NET_DEFAULTS`; further entries go to `lt_lib.nets.build_net`.
-        loss: `name` and the loss's own settings, for `lt_lib.losses.make_loss`.
+        loss: a name, or `name` and the loss's own settings, for `lt_lib.losses.make_loss`.
         training: a TrainConfig or its fields; `threads` must be a number, since it decides the bits.
-        seed: initial weights, order of the data, augmentation.
-        data_seed: split and long-tail subsampling.
+        seed: initial weights, order of the data, augmentation; below 2^63.
+        data_seed: split and long-tail subsampling; below 2^32.
         measure_every: epochs between measurements.
 
     Raises:
@@ -57,18 +58,14 @@ class RunConfig:
     measure_every: int = 1
 
     def __post_init__(self) -> None:
-        for name in self.data:
+        data, net, loss = (_mapping(getattr(self, name), name) for name in ("data", "net", "loss"))
+        for name in data:
             check_choice(name, DATA_DEFAULTS, "an entry of `data`")
-        if "name" not in self.loss:
-            raise ValueError(f'`loss` needs an entry "name", such as "ce"; found {dict(self.loss)}.')
-        for name in ("seed", "data_seed"):
-            check_number(getattr(self, name), name, 0, 2**63 - 1, whole=True)
-        check_number(self.measure_every, "measure_every", 1, 100_000, whole=True)
-        plain = {
-            "data": {**DATA_DEFAULTS, **self.data},
-            "net": {**NET_DEFAULTS, **self.net},
-            "loss": dict(self.loss),
-        }
+        if "name" not in loss:
+            raise ValueError(f'`loss` needs an entry "name", such as "ce"; found {loss}.')
+        for name, (low, high) in _RANGES.items():
+            object.__setattr__(self, name, check_number(getattr(self, name), name, low, high, whole=True))
+        plain = {"data": {**DATA_DEFAULTS, **data}, "net": {**NET_DEFAULTS, **net}, "loss": loss}
         for name, entries in plain.items():
             object.__setattr__(self, name, _jsonable(entries, name))
         object.__setattr__(self, "training", TrainConfig.from_dict(self.training))
@@ -103,12 +100,12 @@ class RunConfig:
     def key(self) -> str:
         """Return the run's name in the store: 32 hex digits from configuration, data, code and `FORMAT`.
 
-        The data's folder does not count, their content does. Reads the data.
+        The data's folder does not count, their content does; 0 and 0.0 are one number. Reads the data.
         """
         entries = self.to_dict()
         del entries["data"]["root"]
         parts = {
-            "config": entries,
+            "config": _canonical(entries),
             "data": self.split().fingerprint(),
             "code": code_fingerprint(_CODE),
             "format": FORMAT,
@@ -119,6 +116,26 @@ class RunConfig:
         """Return the settings that usually differ between runs, on one line, for messages."""
         loss = json.dumps(dict(self.loss), sort_keys=True)
         return f"data {self.data['name']}, imbalance {self.data['imbalance']}, loss {loss}, seed {self.seed}"
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    named = name != "net"  # data and losses have names
+    if named and isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value, Mapping):
+        allowed = 'a name or a mapping such as {"name": ...}' if named else 'a mapping such as {"depth": 8}'
+        raise ValueError(f"`{name}` must be {allowed}; found {value!r}.")
+    return dict(value)
+
+
+def _canonical(value: Any) -> Any:
+    """Return JSON types in which numbers that compare equal are written alike."""
+    if isinstance(value, dict):
+        return {name: _canonical(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_canonical(entry) for entry in value]
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if whole else value
 
 
 def _jsonable(entries: Mapping[str, Any], name: str) -> dict[str, Any]:

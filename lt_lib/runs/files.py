@@ -16,8 +16,10 @@ class StoreError(OSError):
 
 
 @contextmanager
-def explained(root: Path) -> Iterator[None]:
+def explained(root: Path, built: bool = False) -> Iterator[None]:
     """Turn an operating-system error into one sentence that says what to do about the store at `root`.
+
+    With `built`, `root` is a folder below `build` of the project, which LT_RUNS does not move.
 
     Raises:
         StoreError: in place of any OSError of the block.
@@ -28,7 +30,12 @@ def explained(root: Path) -> Iterator[None]:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        if error.errno in _READ_ONLY:
+        if built:
+            text = (
+                f"The folder {root} of published numbers and figures cannot be written ({reason}). Make it "
+                "writable and free some space, or set LT_HOME to a copy of the project where you may write."
+            )
+        elif error.errno in _READ_ONLY:
             text = (
                 f"The run store {root} cannot be written ({reason}). Set the environment variable LT_RUNS to "
                 "a folder that you may write to, or pass `store=Store(folder)`."

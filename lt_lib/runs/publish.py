@@ -14,7 +14,7 @@ import numpy as np
 from lt_lib._home import project_root
 from lt_lib.runs.files import explained, replace
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def build_folder(profile: str | None = None) -> Path:
@@ -31,9 +31,11 @@ def publish(notebook: str, numbers: Mapping[str, Any], profile: str | None = Non
         ValueError: a name that is no file name, or a value that JSON cannot hold.
         StoreError: the folder cannot be written.
     """
+    if not isinstance(numbers, Mapping):
+        raise ValueError(f"`numbers` must be a mapping from names to numbers; found {numbers!r}.")
     path = build_folder(profile) / "published" / f"{_checked(notebook, 'notebook')}.json"
     content = json.dumps(_plain(dict(numbers)), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    with explained(path.parent):
+    with explained(path.parent, built=True):
         replace(path, content.encode(), sync=False)
     return path
 
@@ -63,15 +65,15 @@ def save_figure_data(notebook: str, figure: str, /, *, profile: str | None = Non
     for i in range(max(map(len, cells.values()))):
         writer.writerow([values[i] if i < len(values) else "" for values in cells.values()])
     path = folder / f"{_checked(figure, 'figure')}.csv"
-    with explained(folder):
+    with explained(folder, built=True):
         replace(path, out.getvalue().encode(), sync=False)
     return path
 
 
-def _checked(name: str, what: str) -> str:
-    if not _NAME.match(name):
+def _checked(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"`{what}` must be letters, digits, `_`, `-` and `.`; found {name!r}.")
-    return name
+    return str(name)
 
 
 def _column(name: str, values: Any) -> list[Any]:

@@ -1,7 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from lt_lib.runs import RunConfig, Store, run, run_many
+from lt_lib.runs.experiment import execute
 
 
 def write_archive(path, seed=0, classes=3, n=30):
@@ -42,3 +45,40 @@ def test_processes_train_on_the_rewritten_archive(tmp_path):
     write_archive(path, seed=1)
     runs = run_many([own(path, seed) for seed in range(2)], store, workers=2)
     assert first.key not in [found.key for found in runs]
+
+
+def test_one_class_is_refused_before_training(tmp_path, monkeypatch):
+    write_archive(tmp_path / "one.npz", classes=1)
+    monkeypatch.setattr("lt_lib.runs.experiment.train", None)
+    with pytest.raises(ValueError, match=r"two classes or more, .*; found 1"):
+        execute(own(tmp_path / "one.npz"))
+
+
+def test_names_stand_for_mappings():
+    assert RunConfig(loss="ce", data="digits") == RunConfig()
+    for entries, sentence in (
+        ({"net": 5}, "`net` must be a mapping"),
+        ({"net": "resnet"}, "`net` must be a mapping"),
+        ({"loss": None}, "`loss` must be a name or a mapping"),
+        ({"data": ["digits"]}, "`data` must be a name or a mapping"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            RunConfig(**entries)
+
+
+def test_equal_numbers_are_one_run():
+    def config(number, lr=1, **more):
+        return RunConfig(loss={"name": "inverse", "alpha": number}, training={"lr": lr}, **more)
+
+    assert config(0).key() == config(0.0, 1.0).key() == config(-0.0).key() == config(np.float32(0)).key()
+    assert len({config(0).key(), config(0.5).key(), config(False).key(), config(None).key()}) == 4
+    numpy = config(0, seed=np.int64(3), measure_every=np.int32(2))
+    assert numpy.key() == config(0, seed=3, measure_every=2).key()
+    assert RunConfig.from_dict(json.loads(json.dumps(numpy.to_dict()))) == numpy
+
+
+def test_the_seed_of_the_data_has_the_limit_of_the_split():
+    RunConfig(data_seed=2**32 - 1).split()
+    with pytest.raises(ValueError, match="`data_seed` must be a whole number from 0 to 4294967295"):
+        RunConfig(data_seed=2**32)
+    assert RunConfig(seed=2**63 - 1).seed == 2**63 - 1

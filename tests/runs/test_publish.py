@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lt_lib.profiles import load
-from lt_lib.runs import config_from_profile, publish, save_figure_data
+from lt_lib.runs import StoreError, config_from_profile, publish, save_figure_data
 
 
 @pytest.fixture
@@ -39,6 +39,11 @@ def test_figure_data_are_columns(home):
 def test_bad_names_and_values_are_refused(home):
     with pytest.raises(ValueError, match="`notebook` must be letters"):
         publish("../x", {})
+    for name in (None, "x\n", ""):
+        with pytest.raises(ValueError, match="`notebook` must be letters"):
+            publish(name, {})
+    with pytest.raises(ValueError, match="`numbers` must be a mapping"):
+        publish("x", None)
     with pytest.raises(ValueError, match="found object"):
         publish("x", {"a": object()})
     with pytest.raises(ValueError, match="at least one column"):
@@ -46,6 +51,16 @@ def test_bad_names_and_values_are_refused(home):
     with pytest.raises(ValueError, match=r"`a` must be one-dimensional; found shape \(2, 2\)"):
         save_figure_data("x", "fig", a=np.ones((2, 2)))
     assert not list(home.rglob("*.json"))
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence_of_its_own(home):
+    (home / "build").write_text("a file in the way")
+    for write in (lambda: publish("x", {}), lambda: save_figure_data("x", "fig", a=[1])):
+        with pytest.raises(
+            StoreError, match=r"published numbers and figures cannot be written .* LT_HOME"
+        ) as found:
+            write()
+        assert "LT_RUNS" not in str(found.value)
 
 
 def test_a_profile_gives_the_configuration_of_a_run():
