@@ -79,7 +79,8 @@ def test_figures_have_name_caption_alt_text_and_saved_data(text: Path) -> None:
         options = cell.metadata.get("mystnb", {})
         assert options.get("figure", {}).get("name"), f"no figure name at `{first}`"
         assert options.get("figure", {}).get("caption"), f"no caption at `{first}`"
-        assert len(options.get("image", {}).get("alt", "")) > 20, f"no alt text at `{first}`"
+        alt = options.get("image", {}).get("alt", "")
+        assert len(alt) > 20, f"alt text must exceed 20 characters; found {len(alt)} at `{first}`"
     names = [cell.metadata["mystnb"]["figure"]["name"] for cell in drawing]
     assert len(names) == len(set(names))
     saved = sum(cell.source.count("save_figure_data(") for cell in cells)
