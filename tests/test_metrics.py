@@ -95,13 +95,23 @@ def test_the_order_of_the_images_does_not_matter(order):
     assert first.plain == second.plain
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool])
+def test_labels_of_every_whole_dtype_are_scored_alike(dtype):
+    labels, guesses = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0])
+    assert accuracy(guesses.to(dtype), labels.to(dtype), 1000).plain == 0.75
+    assert per_class_accuracy(guesses.to(dtype), labels.to(dtype), 2).tolist() == [1.0, 0.5]
+
+
 @pytest.mark.parametrize(
     ("predictions", "labels", "sentence"),
     [
         ([0, 1, 2], [1, 2, 3], r"`labels` must be 0\.\.2; found 3 \(1 times\).*np\.unique"),  # guards D6
         ([0, 1, 3], [0, 1, 2], r"`predictions` must be 0\.\.2; found 3"),
-        ([0, 1], [0, 1, 2], r"equally long and not empty; found 2 and 3"),
-        (np.zeros(0, int), np.zeros(0, int), r"equally long and not empty; found 0 and 0"),
+        ([0, 1], [0, 1, 2], r"equally long and not empty; found shapes \(2,\) and \(3,\)"),
+        (np.zeros(0, int), np.zeros(0, int), r"equally long and not empty; found shapes \(0,\) and \(0,\)"),
+        ([], [], r"equally long and not empty"),
+        (1, 2, r"equally long and not empty"),
+        (None, [1], r"`predictions` must hold numbers in a tensor, an array or a list"),
         ([0.0, 1.0], [0, 1], r"`predictions` must be one-dimensional whole numbers"),
         ([[0.1, 0.9]], [1], r"one column for each of the 3 classes; found shape \(1, 2\)"),
         ([[0.1, float("nan"), 0.2]], [1], r"`predictions` must be finite"),

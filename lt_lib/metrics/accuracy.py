@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lt_lib._checks import as_vector, check_counts, check_finite, check_labels
+from lt_lib._checks import as_tensor, as_vector, check_counts, check_finite, check_labels
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,13 @@ def shot_accuracy(per_class: Any, counts: Any, many: float = 100, few: float = 2
 
 def _totals(predictions: Any, labels: Any, classes: int) -> tuple[Tensor, Tensor]:
     """Right predictions and images of each class, float64 (C,) each."""
-    truth, guess = _tensor(labels).cpu(), _tensor(predictions)
-    check_labels(truth, classes)
+    truth, guess = as_tensor(labels, "labels").detach().cpu(), as_tensor(predictions, "predictions").detach()
+    if guess.ndim == 0 or guess.shape[:1] != truth.shape or len(truth) == 0:
+        raise ValueError(
+            f"`predictions` and `labels` must be equally long and not empty; found shapes "
+            f"{tuple(guess.shape)} and {tuple(truth.shape)}. Pass one prediction an image."
+        )
+    truth = check_labels(truth, classes)
     if guess.ndim == 2:
         if guess.shape[1] != classes:
             raise ValueError(
@@ -133,17 +137,7 @@ def _totals(predictions: Any, labels: Any, classes: int) -> tuple[Tensor, Tensor
             )
         check_finite(guess, "predictions")
         guess = guess.argmax(1)
-    guess = guess.cpu()
-    check_labels(guess, classes, "predictions")
-    if len(guess) != len(truth) or len(truth) == 0:
-        raise ValueError(
-            f"`predictions` and `labels` must be equally long and not empty; found {len(guess)} and "
-            f"{len(truth)}. Pass one prediction an image."
-        )
+    guess = check_labels(guess.cpu(), classes, "predictions")
     total = torch.bincount(truth, minlength=classes)
     right = torch.bincount(truth[guess == truth], minlength=classes)
     return right.to(torch.float64), total.to(torch.float64)
-
-
-def _tensor(value: Any) -> Tensor:
-    return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
