@@ -38,7 +38,7 @@ class ClassLoss(nn.Module):
         Raises:
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
-        return self._terms(self._enter(logits, labels), labels)
+        return self._terms(*self._enter(logits, labels))
 
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Tell the loss that `epoch` of 0..epochs-1 starts; most losses only check it.
@@ -60,10 +60,10 @@ class ClassLoss(nn.Module):
         """
         return 0
 
-    def _enter(self, logits: Tensor, labels: Tensor) -> Tensor:
-        check_batch(logits, labels, self.classes)
+    def _enter(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        labels = check_batch(logits, labels, self.classes)
         self._check_labels.first(labels, self.classes)
-        return widen(logits)
+        return widen(logits), labels
 
     def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
@@ -83,7 +83,7 @@ class CrossEntropy(ClassLoss):
         Raises:
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
-        return cross_entropy(self._enter(logits, labels), labels, "mean")
+        return cross_entropy(*self._enter(logits, labels), "mean")
 
     def plain_epochs(self, epochs: int) -> int:
         """Return `epochs`: all of them."""

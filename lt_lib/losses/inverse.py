@@ -35,7 +35,7 @@ class InverseLoss(ClassLoss):
         if self.reweighting.active or self._looks_ahead:
             return self.reweighting(logits, labels)
         # the fused mean of `CrossEntropy`: a mean of the terms differs from it in the last bit
-        return cross_entropy(self._enter(logits, labels), labels, "mean")
+        return cross_entropy(*self._enter(logits, labels), "mean")
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the terms (B,) whose mean is the loss; in train mode this, too, counts as a batch.

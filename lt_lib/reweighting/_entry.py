@@ -1,6 +1,7 @@
 """Checks at the door of every loss: shapes, labels, numbers and the epoch at which a loss starts."""
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from lt_lib._checks import check_labels
 
 _NO_LABEL = -(2**31)  # torch would pass over the label -100 in silence
 
+_ROUNDING = 1e-6  # how far below 0 a sample loss may lie
+
 
 def check_number(
     value: Any, name: str, low: float = -math.inf, high: float = math.inf, open_low: bool = False
@@ -20,7 +23,7 @@ def check_number(
     Raises:
         ValueError: `value` is no finite number or lies outside.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
     if not number or value < low or value > high or (open_low and value == low):
         bounds = [f"{'above' if open_low else 'at least'} {low:g}"] if low > -math.inf else []
         bounds += [f"at most {high:g}"] if high < math.inf else []
@@ -35,10 +38,10 @@ def check_start(value: Any, name: str) -> int | float:
     Raises:
         ValueError: `value` is neither.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, float) and 0 <= value < 1:
-        return value
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, Integral) and 0 <= value < 1:
+        return float(value)
     raise ValueError(
         f"`{name}` must be a whole epoch from 0, or a share of the epochs in [0, 1); found {value!r}. "
         "Write 160 for epoch 160, or 0.8 for the last fifth of training."
@@ -48,10 +51,13 @@ def check_start(value: Any, name: str) -> int | float:
 def first_epoch(start: int | float, epochs: int, name: str) -> int:
     """Return the epoch, counted from 0, at which something that starts at `start` begins.
 
+    A share is rounded to the nearest epoch, and to the last one at the latest: 0.8 is epoch 160 of 200 and
+    19 of 24, and 0.9 is epoch 3 of 0..3.
+
     Raises:
-        ValueError: training of `epochs` epochs ends before.
+        ValueError: training of `epochs` epochs ends before a whole epoch `start`.
     """
-    first = round(start * epochs) if isinstance(start, float) else start
+    first = min(round(start * epochs), epochs - 1) if isinstance(start, float) else start
     if first >= epochs:
         raise ValueError(
             f"`{name}` is {start}, but training has {epochs} epochs (0..{epochs - 1}), so the loss would "
@@ -107,21 +113,44 @@ class LabelCheck:
                 check_labels(labels, classes)
 
 
-def check_batch(scores: Tensor, labels: Tensor, classes: int) -> None:
-    """Refuse logits (B, C) or sample losses (B,) whose shape does not fit the labels; reads no value.
+def check_batch(scores: Tensor, labels: Tensor, classes: int, samples: bool = False) -> Tensor:
+    """Return labels as int64; refuse logits (B, C), or sample losses (B,), that do not fit; reads no value.
 
     Raises:
-        ValueError: a shape is wrong, the batch is empty, or the scores are not floating-point.
+        ValueError: no tensor, a wrong shape, an empty batch, or scores that are not floating-point.
     """
-    expected = (len(labels), classes) if scores.ndim == 2 else (len(labels),)
-    if labels.ndim != 1 or tuple(scores.shape) != expected or not scores.is_floating_point():
+    if not isinstance(scores, Tensor) or not isinstance(labels, Tensor):
+        raise ValueError(
+            f"A loss takes tensors, which carry the gradient; found {type(scores).__name__} and "
+            f"{type(labels).__name__}. Convert them with `torch.as_tensor`."
+        )
+    expected = labels.shape if samples else (*labels.shape, classes)
+    if labels.ndim != 1 or scores.shape != expected or not scores.is_floating_point():
+        kind = "sample losses (B,)" if samples else f"logits (B, {classes})"
+        hint = "one loss a label; logits go to `forward`" if samples else "one row a label"
         raise ValueError(
             f"For labels of shape {tuple(labels.shape)} and {classes} classes the scores must be "
-            f"floating-point logits (B, {classes}) or sample losses (B,); found shape {tuple(scores.shape)} "
-            f"of {scores.dtype}. Pass one row a label."
+            f"floating-point {kind}; found shape {tuple(scores.shape)} of {scores.dtype}. Pass {hint}."
         )
     if len(labels) == 0:
         raise ValueError("`labels` is empty, so its mean loss is undefined. Pass at least one sample.")
+    if labels.dtype == torch.int64:
+        return labels
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"`labels` must be whole numbers; found {labels.dtype}. Pass class numbers.")
+    return labels.to(torch.int64)
+
+
+def check_signs(losses: Tensor) -> None:
+    """Refuse negative sample losses (B,) on a CPU; elsewhere reading them would make the host wait.
+
+    Raises:
+        ValueError: a loss is negative by more than rounding.
+    """
+    if losses.device.type == "cpu" and (low := float(losses.detach().amin())) < -_ROUNDING:
+        raise ValueError(
+            f"Sample losses must be at least 0; found {low:g}. Add a constant, or choose another loss."
+        )
 
 
 def widen(scores: Tensor) -> Tensor:

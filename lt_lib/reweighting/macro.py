@@ -8,7 +8,6 @@ from torch import Tensor
 from lt_lib._checks import check_counts
 from lt_lib.reweighting._entry import check_number
 
-
 _FACTORS = 2**18  # factors handled at a time
 _CERTAIN = 45.0  # exp(-45) < 1e-19
 

@@ -11,6 +11,7 @@ from lt_lib.reweighting._entry import (
     LabelCheck,
     check_batch,
     check_epoch,
+    check_signs,
     cross_entropy,
     first_epoch,
     widen,
@@ -153,17 +154,17 @@ class InverseReweighting(nn.Module):
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Start `epoch` of 0..epochs-1: recompute beta, turn the records over, reset the epoch's diagnostics.
 
-        Called again for the epoch that runs already, it changes nothing, so that a resumed epoch goes on.
+        Called again for the epoch that runs already, it changes at most the start: a resumed epoch goes on.
 
         Raises:
             ValueError: `epoch` is outside, or `start_epoch` is not reached within `epochs`.
         """
         check_epoch(epoch, epochs)
         self._first = first_epoch(self.options.start_epoch, epochs, "start_epoch")
+        self.clock.copy_(torch.tensor([epoch, self._first]))
         if epoch == self._epoch:
             return
         self._epoch = epoch
-        self.clock.copy_(torch.tensor([self._epoch, self._first]))
         if self.options.macro == "epoch":
             self._refresh_macro()
         if self.options.macro_reset:
@@ -181,7 +182,7 @@ class InverseReweighting(nn.Module):
         Raises:
             ValueError: a shape is wrong, a label is outside 0..C-1, or `reduction` is unknown.
         """
-        check_batch(logits, labels, self.classes)
+        labels = check_batch(logits, labels, self.classes)
         self._check_labels.first(labels, self.classes)
         return self._reduce(cross_entropy(logits, labels), labels, reduction)
 
@@ -189,9 +190,10 @@ class InverseReweighting(nn.Module):
         """Reweight any sample losses (B,), at least 0, as `forward` does those of cross-entropy.
 
         Raises:
-            ValueError: a shape is wrong, a label is outside 0..C-1, or `reduction` is unknown.
+            ValueError: a shape is wrong, a label is outside 0..C-1, a loss is negative (looked for on a CPU
+                only), or `reduction` is unknown.
         """
-        self._enter(per_sample_loss, labels)
+        labels = self._enter(per_sample_loss, labels)
         return self._reduce(widen(per_sample_loss), labels, reduction)
 
     def weights(self, per_sample_loss: Tensor, labels: Tensor) -> Tensor:
@@ -202,7 +204,7 @@ class InverseReweighting(nn.Module):
         Raises:
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
-        self._enter(per_sample_loss, labels)
+        labels = self._enter(per_sample_loss, labels)
         loss = widen(per_sample_loss)
         batch = self._gather(loss, labels)
         if batch is None:
@@ -212,9 +214,11 @@ class InverseReweighting(nn.Module):
         absent = torch.ones_like(spread, dtype=torch.bool).index_fill(0, labels, False)
         return torch.where(absent, self.prior.to(spread.dtype), spread)
 
-    def _enter(self, scores: Tensor, labels: Tensor) -> None:
-        check_batch(scores, labels, self.classes)
+    def _enter(self, losses: Tensor, labels: Tensor) -> Tensor:
+        labels = check_batch(losses, labels, self.classes, samples=True)
         self._check_labels.every(labels, self.classes)
+        check_signs(losses)
+        return labels
 
     def _reduce(self, loss: Tensor, labels: Tensor, reduction: str) -> Tensor:
         check_choice(reduction, ("mean", "none"), "reduction")

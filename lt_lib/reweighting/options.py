@@ -1,5 +1,6 @@
 """The options of inverse reweighting: each point that the paper leaves open, and the two named presets."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ CLASS_LOSSES = ("batch", "running", "epoch")
 REDUCTIONS = ("sample", "class")
 MACROS = ("epoch", "step", "off")
 MACRO_NORMS = ("classes", "samples", "none")
+_LARGEST = 1e30
 
 # arXiv 2605.10047's text, each open point read as literally as it allows; alpha is the caller's
 AS_WRITTEN: dict[str, Any] = {
@@ -64,11 +66,11 @@ class Options:
     count_before_start: bool
 
     def __post_init__(self) -> None:
-        check_number(self.alpha, "alpha", low=0)
-        check_number(self.gamma, "gamma", low=0)
-        check_number(self.eps, "eps", low=0)
+        # plain numbers, also for NumPy's; from `_LARGEST` on float32 overflows, and the weight is the prior
+        for name, high in (("alpha", _LARGEST), ("gamma", math.inf), ("eps", _LARGEST)):
+            object.__setattr__(self, name, check_number(getattr(self, name), name, low=0, high=high))
         if self.clamp is not None:
-            check_number(self.clamp, "clamp", low=0, open_low=True)
+            object.__setattr__(self, "clamp", check_number(self.clamp, "clamp", low=0, open_low=True))
         if not 0 <= check_number(self.momentum, "momentum") < 1:
             raise ValueError(f"`momentum` must be in [0, 1); found {self.momentum}. 0 keeps no memory.")
         check_choice(self.mean, MEANS, "mean")
@@ -76,7 +78,7 @@ class Options:
         check_choice(self.reduction, REDUCTIONS, "reduction")
         check_choice(self.macro, MACROS, "macro")
         check_choice(self.macro_norm, MACRO_NORMS, "macro_norm")
-        check_start(self.start_epoch, "start_epoch")
+        object.__setattr__(self, "start_epoch", check_start(self.start_epoch, "start_epoch"))
         for name in (
             "through_weights",
             "clamp_after_macro",

@@ -211,3 +211,22 @@ def test_labels_outside_are_named_in_any_batch(name):
 def test_weights_that_are_no_weights(weights):
     with pytest.raises(ValueError, match="`weights` must"):
         WeightedCrossEntropy(weights)
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.bool])
+def test_every_loss_takes_labels_of_every_whole_dtype(name, dtype):
+    logits, labels = problem()[0], torch.arange(24) % 2
+    found, expected = (make_loss(name, COUNTS)(logits, y) for y in (labels.to(dtype), labels))
+    assert torch.equal(found, expected)
+    found, expected = (make_loss(name, COUNTS).per_sample(logits, y) for y in (labels.to(dtype), labels))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_every_loss_refuses_what_is_no_batch_of_logits(name):
+    logits, labels = problem()
+    with pytest.raises(ValueError, match=r"floating-point logits \(B, 4\); found shape \(24,\)"):
+        make_loss(name, COUNTS)(logits[:, 0], labels)
+    with pytest.raises(ValueError, match="A loss takes tensors"):
+        make_loss(name, COUNTS)(logits.detach().numpy(), labels)

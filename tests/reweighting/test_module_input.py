@@ -1,5 +1,6 @@
 """What the module refuses, each with a sentence that names it."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,6 +57,66 @@ def test_bad_batches_are_named_on_a_cpu_every_time():
         loss(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
     with pytest.raises(ValueError, match="`reduction` must be one of mean, none"):
         loss(logits, torch.tensor([0, 1, 2]), reduction="sum")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool])
+def test_labels_of_every_whole_dtype_are_taken(dtype):
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 1, 0, 1, 1])
+    for call in ("forward", "apply_weights", "weights"):
+        scores = logits if call == "forward" else logits.exp()[:, 0]
+        found, expected = (getattr(small(), call)(scores, y) for y in (labels.to(dtype), labels))
+        assert torch.equal(found, expected)
+
+
+def test_each_door_takes_one_rank():
+    loss, labels = small(), torch.tensor([0, 1, 2])
+    with pytest.raises(ValueError, match=r"floating-point logits \(B, 4\); found shape \(3,\)"):
+        loss(torch.ones(3), labels)
+    for door in (loss.apply_weights, loss.weights):
+        with pytest.raises(ValueError, match=r"sample losses \(B,\); found shape \(3, 4\).*`forward`"):
+            door(torch.zeros(3, 4), labels)
+    with pytest.raises(ValueError, match=r"A loss takes tensors.*found list and Tensor"):
+        loss([[0.0] * 4] * 3, labels)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="whole numbers"):
+            loss(torch.zeros(3, 4), labels.double())
+        loss(torch.zeros(3, 4), labels)
+
+
+def test_negative_losses_are_refused_on_a_cpu_but_rounding_is_not():
+    loss, labels = small(), torch.tensor([0, 1, 2])
+    with pytest.raises(ValueError, match=r"Sample losses must be at least 0; found -0\.5"):
+        loss.apply_weights(torch.tensor([1.0, -0.5, 2.0]), labels)
+    assert torch.isfinite(loss.apply_weights(torch.tensor([1.0, -1e-8, 2.0]), labels))
+
+
+def test_numpy_numbers_are_numbers():
+    loss = small(alpha=np.int64(1), gamma=np.float32(0.5), clamp=np.float64(3), start_epoch=np.int64(2))
+    assert (loss.options.alpha, loss.options.gamma, loss.options.clamp) == (1.0, 0.5, 3.0)
+    assert all(type(v) is float for v in (loss.options.alpha, loss.options.gamma, loss.options.clamp))
+    assert type(loss.options.start_epoch) is int
+    for wrong in (True, np.bool_(True), 10**400, float("nan"), "1", None):
+        with pytest.raises(ValueError, match="`alpha` must be a number"):
+            small(alpha=wrong)
+
+
+def test_a_share_of_the_epochs_always_starts():
+    starts = {(0.8, 200): 160, (0.8, 24): 19, (0.8, 30): 24, (0.9, 4): 3, (0.99, 1): 0}
+    for (share, epochs), first in starts.items():
+        loss = small(start_epoch=share)
+        loss.set_epoch(0, epochs)
+        assert loss.clock.tolist() == [0, first]
+
+
+def test_another_length_of_training_moves_the_clock_too():
+    loss = small(start_epoch=0.5)
+    for epochs in (10, 6):
+        loss.set_epoch(0, epochs)
+        assert loss.clock.tolist() == [0, epochs // 2]
+    resumed = small(start_epoch=0.5)
+    resumed.load_state_dict(loss.state_dict())
+    resumed.set_epoch(3, 6)
+    assert resumed.active
 
 
 def test_epochs_that_do_not_fit_are_named():
