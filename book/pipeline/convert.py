@@ -1,5 +1,6 @@
 """Text notebooks to notebooks, and small facts about notebooks."""
 
+import ast
 import os
 from pathlib import Path
 
@@ -7,12 +8,23 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
+from pipeline.layout import BuildError
+
 INJECTED = "injected-parameters"  # papermill's tag
 
 
 def convert(text: Path) -> NotebookNode:
-    """Text notebook -> notebook without outputs; cell ids count up, so equal texts give equal notebooks."""
-    notebook = jupytext.read(text)
+    """Text notebook -> notebook without outputs; cell ids count up, so equal texts give equal notebooks.
+
+    Raises:
+        BuildError: the file is not UTF-8.
+    """
+    try:
+        content = text.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = text.read_bytes().count(b"\n", 0, error.start) + 1
+        raise BuildError(f"{text} is not UTF-8: {error.reason} in line {line}; save it as UTF-8.") from None
+    notebook = jupytext.reads(content, fmt=text.suffix)
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
     return nbformat.from_dict(notebook)
@@ -21,6 +33,36 @@ def convert(text: Path) -> NotebookNode:
 def code_sources(notebook: NotebookNode) -> list[str]:
     """Sources of the code cells, in order."""
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def line_of(content: str, source: str) -> int | None:
+    """Line, from 1, at which a cell's source begins in its text notebook; None if it is not found."""
+    at = content.find(source.strip())
+    return content.count("\n", 0, at) + 1 if at >= 0 else None
+
+
+def indented(text: str) -> str:
+    """The lines of a text, each moved in by four columns."""
+    return "\n".join(f"    {row}" for row in text.splitlines())
+
+
+def syntax_faults(text: Path, notebook: NotebookNode) -> list[str]:
+    """For each code cell that is no Python: notebook, line, cell, source and error."""
+    content = text.read_text(encoding="utf-8")
+    found = []
+    for number, source in enumerate(code_sources(notebook), 1):
+        try:
+            ast.parse(source)
+        except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+            inside = getattr(error, "lineno", None) or 1
+            start = line_of(content, source)
+            line = f", line {start + inside - 1}" if start else ""
+            found.append(
+                f"Notebook {text.stem} cannot run: code cell {number} ({text}{line}) is not Python:\n"
+                f"{indented(source)}\n  {type(error).__name__}: {getattr(error, 'msg', error)}\n"
+                f"    {(getattr(error, 'text', None) or '').strip()}".rstrip()
+            )
+    return found
 
 
 def tags(cell: NotebookNode) -> set[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from pipeline.convert import code_sources, convert, stderr_outputs, write_atomically
+from pipeline.convert import code_sources, convert, stderr_outputs, syntax_faults, write_atomically
 from pipeline.kernel import run_notebook
 from pipeline.keys import installed_versions, notebook_key
 from pipeline.layout import BuildError, Layout, check_profile
@@ -29,7 +29,8 @@ def run_notebooks(layout: Layout, force: bool = False) -> list[str]:
     of the same profile waits until the first one has ended.
 
     Raises:
-        BuildError: a cell failed; the message names notebook, line, cell, source and error.
+        BuildError: a cell failed, or is no Python, and then none has run; the message names notebook, line,
+            cell, source and error.
     """
     with sole_build(layout):
         return _bring_up_to_date(layout, force)
@@ -40,6 +41,9 @@ def _bring_up_to_date(layout: Layout, force: bool) -> list[str]:
     notebooks = {text.stem: convert(text) for text in layout.texts()}
     if not notebooks:
         raise BuildError(f"`{layout.notebooks}` holds no notebook; expected files called NN_name.md.")
+    faults = [f for name, notebook in notebooks.items() for f in syntax_faults(layout.text(name), notebook)]
+    if faults:
+        raise BuildError("\n\n".join(faults))
     keys = {
         name: notebook_key(layout.text(name), code_sources(notebook), layout, versions)
         for name, notebook in notebooks.items()

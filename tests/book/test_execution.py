@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
-from pipeline import execute
+from pipeline import execute, kernel
 from pipeline.layout import ROOT, BuildError, Layout
 
 PROFILES = ROOT / "notebooks" / "profiles"
@@ -151,3 +152,44 @@ def test_a_worker_that_is_killed_is_named(layout: Layout) -> None:
     write(layout, "import os, signal\nos.kill(os.getppid(), getattr(signal, 'SIGKILL', signal.SIGTERM))")
     with pytest.raises(BuildError, match="Notebook 00_tiny broke off: the process that ran it was killed"):
         execute.run_notebooks(layout)
+
+
+def test_a_syntax_error_names_notebook_cell_and_line_before_anything_runs(layout: Layout) -> None:
+    write(layout, "1 + 1")
+    text = write(layout, "x = 1\ny = (2 +* 3)", "def f(:\n    pass", name="01_broken")
+    with pytest.raises(BuildError) as caught:
+        execute.run_notebooks(layout)
+    message = str(caught.value)
+    line = text.read_text(encoding="utf-8").splitlines().index("y = (2 +* 3)") + 1
+    assert f"Notebook 01_broken cannot run: code cell 2 ({text}, line {line}) is not Python:" in message
+    for part in ("    x = 1\n    y = (2 +* 3)\n  SyntaxError: invalid syntax", "code cell 3"):
+        assert part in message
+    assert not layout.run.exists()
+
+
+def test_a_notebook_that_is_not_utf8_is_one_sentence(layout: Layout) -> None:
+    text = write(layout, "print('caf\u00e9')")
+    content = text.read_text(encoding="utf-8")
+    text.write_bytes(content.encode("latin-1"))
+    line = content[: content.index("\u00e9")].count("\n") + 1
+    with pytest.raises(BuildError, match=rf"00_tiny.md is not UTF-8: .* in line {line}; save it as UTF-8.$"):
+        execute.run_notebooks(layout)
+
+
+def test_a_cell_that_exits_with_success_has_failed(layout: Layout) -> None:
+    text = write(layout, "import sys\nsys.exit(0)", "print('never')")
+    with pytest.raises(BuildError) as caught:
+        execute.run_notebooks(layout)
+    line = text.read_text(encoding="utf-8").splitlines().index("import sys") + 1
+    for part in (f"in code cell 2 ({text}, line {line}):", "    sys.exit(0)\n  SystemExit: 0\n"):
+        assert part in str(caught.value)
+    assert not list(layout.run.glob("00_tiny*"))
+
+
+def test_a_cell_that_never_ran_is_found() -> None:
+    ran, empty, left = (nbformat.v4.new_code_cell(source) for source in ("1", "", "2"))
+    ran.execution_count = 1
+    notebook = nbformat.v4.new_notebook(cells=[ran, empty, nbformat.v4.new_markdown_cell("text")])
+    assert kernel._unrun(notebook) == ""
+    notebook.cells.append(left)
+    assert kernel._unrun(notebook) == "2"
