@@ -8,6 +8,7 @@ from torch import Tensor
 from lt_lib._checks import as_vector, check_counts, check_finite
 from lt_lib.losses._base import ClassLoss, class_totals, gather_class
 from lt_lib.reweighting._entry import check_number, cross_entropy
+from lt_lib.reweighting.macro import relative_power
 
 
 def inverse_frequency_weights(class_counts: Any, power: float = 1.0) -> Tensor:  # (C,) float64
@@ -20,7 +21,7 @@ def inverse_frequency_weights(class_counts: Any, power: float = 1.0) -> Tensor: 
         ValueError: a class is empty, or `power` is negative or not finite.
     """
     power = check_number(power, "power", low=0)
-    weights = check_counts(class_counts).to(torch.float64).pow(-power)
+    weights = relative_power(check_counts(class_counts).to(torch.float64), power)
     return weights / weights.mean()
 
 
@@ -42,7 +43,7 @@ def class_balanced_weights(class_counts: Any, beta: float = 0.9999) -> Tensor:  
     return weights * len(counts) / weights.sum()
 
 
-def check_weights(weights: Any, classes: int, name: str = "weights") -> Tensor:
+def check_weights(weights: Any, classes: int | None = None, name: str = "weights") -> Tensor:
     """Return class weights (C,) as float64.
 
     Raises:
@@ -67,7 +68,7 @@ class WeightedCrossEntropy(ClassLoss):
     class_weights: Tensor
 
     def __init__(self, weights: Any, dtype: torch.dtype | None = None) -> None:
-        vector = check_weights(weights, len(weights))
+        vector = check_weights(weights)
         super().__init__(len(vector))
         self.register_buffer("class_weights", vector.to(dtype or torch.get_default_dtype()))
 

@@ -86,7 +86,12 @@ def inverse_weights(
             f"Class {zero[0]} has loss 0, so with alpha = 0 its weight is undefined ({len(zero)} such "
             "classes). Pass alpha > 0, which gives it the prior weight, or leave the class out."
         )
-    return tikhonov(losses, target, alpha, weights0)
+    weights = tikhonov(losses, target, alpha, weights0)
+    if bool(torch.isfinite(weights).all()):
+        return weights
+    # a square or a product overflowed: the same combination in terms of hypot(L_c, sqrt(alpha))
+    length = torch.hypot(losses, losses.new_tensor(alpha).sqrt())
+    return losses / length * (target / length) + (math.sqrt(alpha) / length).square() * weights0
 
 
 def weight_peak(mean_loss: float, alpha: float, prior: float = 1.0) -> tuple[float, float]:
@@ -119,7 +124,8 @@ def weight_peak(mean_loss: float, alpha: float, prior: float = 1.0) -> tuple[flo
         return 0.0, prior
     if alpha == 0:
         return 0.0, math.inf
-    # the same root with the difference moved to the denominator: no cancellation at large alpha
-    root = math.sqrt(alpha) * math.hypot(math.sqrt(alpha) * prior, mean_loss)
-    peak = alpha * mean_loss / (root + alpha * prior)
-    return peak, mean_loss / (2 * peak)
+    # the difference moved to the denominator, without cancellation, and no square of an argument
+    largest = prior / 2 + math.hypot(prior, mean_loss / math.sqrt(alpha)) / 2
+    if prior == 0 or math.isinf(largest):
+        return math.sqrt(alpha), largest
+    return mean_loss / largest / 2, largest

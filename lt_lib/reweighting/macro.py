@@ -15,8 +15,19 @@ _CERTAIN = 45.0  # exp(-45) < 1e-19
 def macro_factor(batch_counts: Tensor, gamma: float, shares: Tensor | None) -> Tensor:
     """Compute max(B_c, 1)^-gamma over its mean under `shares` (C,); None: not divided. No check."""
     dtype = torch.get_default_dtype() if shares is None else shares.dtype
-    factor = batch_counts.clamp(min=1).to(dtype).pow(-gamma)
-    return factor if shares is None else factor / torch.dot(factor, shares)
+    counts = batch_counts.clamp(min=1).to(dtype)
+    if shares is None:
+        return counts.pow(-gamma)
+    factor = relative_power(counts, gamma)
+    return factor / torch.dot(factor, shares)
+
+
+def relative_power(counts: Tensor, power: float) -> Tensor:
+    """Compute counts^-power up to a common factor, for counts (C,) of at least 1 that are then normalised.
+
+    Beyond power 1 all of counts^-power can underflow, so it is taken relative to the smallest count.
+    """
+    return (counts if power <= 1 else counts / counts.amin()).pow(-power)
 
 
 def macro_weights(batch_counts: Any, gamma: float = 1.0) -> Tensor:  # (C,) float64

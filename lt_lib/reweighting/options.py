@@ -116,4 +116,5 @@ def prior_weights(prior: Any, class_counts: Tensor) -> Tensor:
             f"`prior` must hold numbers at least 0, not all 0; found {weights.tolist()[:10]}. "
             "Pass relative weights: they are divided by their mean."
         )
+    weights = weights / weights.max() if bool(weights.sum().isinf()) else weights
     return weights / weights.mean()

@@ -131,3 +131,27 @@ def test_bad_input_is_named(arguments, words):
 def test_the_peak_refuses_negative_numbers(arguments):
     with pytest.raises(ValueError, match="must be a number"):
         weight_peak(*arguments)
+
+
+def test_numbers_whose_squares_overflow():
+    assert inverse_weights([1, 2], alpha=1e308, prior=[2, 3]).tolist() == [2, 3]
+    # L = mean = 1e200 and alpha = 1e300: a share 1e100 / (1e100 + 1) of 1 is left beside the prior's rest
+    assert inverse_weights([1e200], 1e200, 1e300, [7]).tolist() == pytest.approx([1])
+    assert inverse_weights([1e200, 3e200]).tolist() == pytest.approx([2, 2 / 3])
+    # equal parts: L^2 = alpha = 1e300, mean / L = 1e10
+    assert inverse_weights([1e150], 1e160, 1e300, [1]).tolist() == pytest.approx([(1e10 + 1) / 2])
+
+
+@pytest.mark.parametrize(
+    ("mean", "alpha", "prior", "loss", "largest"),
+    [
+        (1.0, 1e308, 1.0, 0.5, 1.0),
+        (1e-300, 1e-300, 1.0, 5e-301, 1.0),
+        (1e-300, 1e308, 0.0, 1e154, 0.0),
+        (1e200, 1e300, 0.0, 1e150, 5e49),
+        (1.0, 1e308, 1e308, 0.0, 1e308),
+        (1e300, 1e-300, 1.0, 1e-150, math.inf),
+    ],
+)
+def test_the_peak_at_either_end_of_the_numbers(mean, alpha, prior, loss, largest):
+    assert weight_peak(mean, alpha, prior) == pytest.approx((loss, largest), rel=1e-12, abs=1e-305)

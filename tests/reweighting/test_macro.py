@@ -6,7 +6,8 @@ from math import comb
 import pytest
 import torch
 
-from lt_lib.reweighting import expected_batch_counts, macro_weights
+from lt_lib.losses import inverse_frequency_weights
+from lt_lib.reweighting import InverseReweighting, expected_batch_counts, macro_weights
 
 CIFAR10_LT = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
 
@@ -102,6 +103,22 @@ def test_macro_weights_by_hand():
     )
     assert macro_weights([1, 4], 0.5).tolist() == pytest.approx([4 / 3, 2 / 3], rel=1e-14)
     assert macro_weights([3, 9, 0], 0.0).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("gamma", [1.5, 12, 500, 1e308])
+def test_large_exponents_leave_the_rarest_class(gamma):
+    found = macro_weights([50, 30, 20], gamma)
+    ratios = [(20 / n) ** gamma for n in (50, 30, 20)]
+    assert found.tolist() == pytest.approx([3 * r / sum(ratios) for r in ratios], rel=1e-12)
+    assert inverse_frequency_weights([50, 30, 20], gamma).tolist() == pytest.approx(found.tolist())
+
+
+def test_a_large_gamma_survives_long_training_in_float32():
+    loss = InverseReweighting([50, 30, 20], gamma=12, macro="step")
+    loss.batch_counts.copy_(torch.tensor([20_000, 20_000, 10_000]))
+    value = loss(torch.zeros(3, 3), torch.tensor([0, 1, 2]))
+    assert torch.isfinite(value)
+    assert loss.macro.tolist() == pytest.approx([3 / 4098, 3 / 4098, 3 * 4096 / 4098], rel=1e-2)
 
 
 def test_bad_input_is_named():

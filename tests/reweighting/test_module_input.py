@@ -68,6 +68,12 @@ def test_labels_of_every_whole_dtype_are_taken(dtype):
         assert torch.equal(found, expected)
 
 
+def test_a_prior_whose_sum_overflows_and_an_alpha_beyond_float32():
+    assert small(prior=[1e308] * 4).prior.tolist() == [1.0] * 4
+    with pytest.raises(ValueError, match=r"`alpha` must be a number, at least 0 and at most 1e\+30"):
+        small(alpha=1e39)
+
+
 def test_each_door_takes_one_rank():
     loss, labels = small(), torch.tensor([0, 1, 2])
     with pytest.raises(ValueError, match=r"floating-point logits \(B, 4\); found shape \(3,\)"):
