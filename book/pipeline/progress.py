@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TextIO
 
 WIDTH = 12  # of the bar: a line should fit 80 columns
+REDRAW, REPEAT = 0.5, 30.0  # seconds between two pictures of the bar, between two lines while nothing happens
 
 
 def clock(seconds: float) -> str:
@@ -26,10 +27,15 @@ class Progress:
         expected: notebook name -> seconds that it took last time, None where that is not known.
         lanes: how many run at a time.
         stream: where to write; a bar is drawn only if it is a terminal.
+        repeat: seconds of silence, where no bar is drawn, after which a line says what still runs.
     """
 
     def __init__(
-        self, expected: dict[str, float | None], lanes: int = 1, stream: TextIO | None = None
+        self,
+        expected: dict[str, float | None],
+        lanes: int = 1,
+        stream: TextIO | None = None,
+        repeat: float = REPEAT,
     ) -> None:
         known = [seconds for seconds in expected.values() if seconds]
         typical = sum(known) / len(known) if known else None
@@ -40,22 +46,22 @@ class Progress:
         self.began = time.monotonic()
         self.running: dict[str, float] = {}
         self.finished: dict[str, float] = {}
+        self.interval = REDRAW if self.bar else repeat
+        self._spoke = self.began
+        self._writing = threading.Lock()
         self._stop = threading.Event()
-        self._ticker: threading.Thread | None = None
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> "Progress":
-        if self.bar:
-            self._ticker = threading.Thread(target=self._tick, daemon=True)
-            self._ticker.start()
+        self._ticker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        if self._ticker:
-            self._ticker.join()
-            self._clear()
+        self._ticker.join()
+        self._clear()
 
     def start(self, name: str) -> None:
         """A notebook begins."""
@@ -97,9 +103,16 @@ class Progress:
         return f"{clock(time.monotonic() - self.began)} elapsed, {rest}"
 
     def _tick(self) -> None:
-        while not self._stop.wait(0.5):
-            if running := list(self.running):
+        pause = self.interval
+        while not self._stop.wait(pause):
+            pause = self.interval
+            running = list(self.running)
+            if running and self.bar:
                 self._draw(running)
+            elif running and (silence := time.monotonic() - self._spoke) < self.interval:
+                pause = self.interval - silence
+            elif running:
+                self._line(f"{', '.join(running)}: still running | {self._times()}")
 
     def _draw(self, running: list[str]) -> None:
         filled = round(WIDTH * self.share())
@@ -115,5 +128,7 @@ class Progress:
             self.stream.flush()
 
     def _line(self, text: str) -> None:
-        self.stream.write(text + "\n")
-        self.stream.flush()
+        with self._writing:
+            self.stream.write(text + "\n")
+            self.stream.flush()
+            self._spoke = time.monotonic()

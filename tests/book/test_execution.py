@@ -1,6 +1,7 @@
 """Running notebooks: what a killed, stopped or second build leaves, and what a failing cell says."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from pipeline import execute, kernel
 from pipeline.layout import ROOT, BuildError, Layout
+from pipeline.progress import Progress
 
 PROFILES = ROOT / "notebooks" / "profiles"
 HEAD = """---
@@ -193,3 +195,17 @@ def test_a_cell_that_never_ran_is_found() -> None:
     assert kernel._unrun(notebook) == ""
     notebook.cells.append(left)
     assert kernel._unrun(notebook) == "2"
+
+
+def test_a_long_run_says_that_it_goes_on_where_no_bar_is_drawn() -> None:
+    stream = io.StringIO()
+    with Progress({"a": 100.0, "b": 100.0}, lanes=2, stream=stream, repeat=0.05) as progress:
+        progress.start("a")
+        progress.start("b")
+        wait_until(
+            lambda: stream.getvalue().count("a, b: still running | 0:00 elapsed, 1:40 remaining\n") > 1
+        )
+    written = stream.getvalue()
+    time.sleep(0.15)
+    assert written == stream.getvalue()
+    assert "\r" not in written
