@@ -118,7 +118,7 @@ COMMON: dict[str, Rule] = {
     "imbalance": Number(1, 100_000, whole=False, absent=True),  # largest / smallest class
     "calibration": Number(0, 1_000_000, share=True),  # images a class, or a share, set aside before the cut
     "test": Number(1, 1_000_000, share=True, absent=True),  # likewise; null: the source's own test part
-    "data_seed": Number(0, 2**63 - 1),  # of the split and the cut, apart from the training seeds
+    "data_seed": Number(0, 2**32 - 1),  # of the split and the cut, apart from the training seeds
     "net": Group(NetConfig),
     "training": Group(TrainConfig, outside=PROCESS),
     "precision": Choice(PRECISIONS),
@@ -256,6 +256,8 @@ def _check_sections(sections: Any, name: str) -> None:
         raise ValueError(f"`notebooks` in {name}.yaml must map notebooks to settings; found {sections!r}.")
     for notebook, section in sections.items():
         check_choice(notebook, PAGES, f"a notebook in {name}.yaml")
+        if section is not None and not isinstance(section, Mapping):
+            raise ValueError(f"`{notebook}` in {name}.yaml must map names to settings; found {section!r}.")
         _check(section or {}, {**COMMON, **PAGES[notebook]}, f"{name}.yaml, {notebook}")
 
 
@@ -291,6 +293,8 @@ def _read(path: Path) -> dict[str, Any]:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path.name} is not valid YAML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} must be UTF-8 text ({error}). Save it as UTF-8.") from error
     if not isinstance(entries, dict):
         raise ValueError(f"{path.name} must map names to settings; found {type(entries).__name__}.")
     return entries

@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from lt_lib import profiles
+from lt_lib._home import project_root
 
 FOLDER = Path(__file__).parent.parent / "notebooks" / "profiles"
 SHIPPED = ("digits", "fashion", "cifar10", "paper")  # readers may have put files of their own beside them
@@ -127,3 +128,17 @@ def test_a_profile_cannot_change_and_names_what_it_has():
         _ = profile.switch_share  # of notebook 03 alone
     with pytest.raises(AttributeError, match=r"`epoch` is not set here; there are .*epochs"):
         _ = profile.training.epoch
+
+
+@pytest.mark.parametrize("section", ["[1]", "abc"])
+def test_a_section_that_is_no_mapping_is_one_sentence(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "notebooks" / "profiles"
+    folder.mkdir(parents=True)
+    text = (project_root() / "notebooks" / "profiles" / "digits.yaml").read_text(encoding="utf-8")
+    head = text.split("  03_training_dynamics:")[0]
+    (folder / "mine.yaml").write_text(f"{head}  03_training_dynamics: {section}\n", encoding="utf-8")
+    monkeypatch.setenv("LT_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match="must map names to settings; found"):
+        profiles.load("mine")

@@ -5,10 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lt_lib._checks import check_choice
-from lt_lib.nets.heads import HEAD_NAMES
+from lt_lib.nets.heads import HEAD_NAMES, HEAD_OPTIONS
 from lt_lib.nets.resnet import ResNet, _blocks, _check_sizes, resnet
-
-_OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale",)}
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,20 @@ class NetConfig:
         _blocks(self.depth)
         _check_sizes(self.width, channels=1)
         check_choice(self.head, HEAD_NAMES, "head")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        if not isinstance(self.bias, bool | None):
+            raise ValueError(f"`bias` must be true or false; found {self.bias!r}.")
+        if not isinstance(self.scale, int | float | None) or isinstance(self.scale, bool):
+            raise ValueError(f"`scale` must be a number; found {self.scale!r}. Pass for example 30.")
+        if not isinstance(self.head_seed, int | None) or isinstance(self.head_seed, bool):
+            raise ValueError(f"`head_seed` must be a whole number; found {self.head_seed!r}.")
         for name in ("bias", "scale"):
-            if getattr(self, name) is not None and name not in _OPTIONS[self.head]:
+            if getattr(self, name) is not None and name not in HEAD_OPTIONS[self.head]:
                 raise ValueError(
                     f"`{name}` does not apply to the head `{self.head}`, which takes "
-                    f"{', '.join(_OPTIONS[self.head])}. Leave it out."
+                    f"{', '.join(HEAD_OPTIONS[self.head])}. Leave it out."
                 )
 
     def head_options(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.nn.functional import linear, normalize
 from lt_lib.collapse.etf import generator_of, simplex_etf
 
 HEAD_NAMES = ("linear", "cosine", "etf")
+HEAD_OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale",)}
 
 
 class LinearHead(nn.Module):

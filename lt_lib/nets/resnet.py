@@ -8,7 +8,7 @@ from torch.nn.functional import pad, relu
 
 from lt_lib._checks import check_choice
 from lt_lib.collapse.etf import nc2_floor
-from lt_lib.nets.heads import HEAD_NAMES, CosineHead, ETFHead, LinearHead
+from lt_lib.nets.heads import HEAD_NAMES, HEAD_OPTIONS, CosineHead, ETFHead, LinearHead
 
 Head = LinearHead | CosineHead | ETFHead
 _HEADS: dict[str, type[Head]] = dict(zip(HEAD_NAMES, (LinearHead, CosineHead, ETFHead), strict=True))
@@ -122,6 +122,10 @@ def resnet(
     """
     check_choice(head, HEAD_NAMES, "head")
     _check_sizes(width, channels)
+    for name in head_options:
+        check_choice(name, (*HEAD_OPTIONS[head], "head_seed"), f"an option of the head `{head}`")
+    if classes < 2:
+        raise ValueError(f"`classes` must be at least 2; found {classes}. One class leaves nothing to learn.")
     generator = torch.Generator().manual_seed(seed)
     head_options["seed"] = head_options.pop("head_seed", generator)
     # layers draw when they are built, from the global generator: give that back as it was
