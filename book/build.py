@@ -45,11 +45,12 @@ def build(layout: Layout, force: bool = False, run_only: bool = False) -> None:
     from pipeline.execute import run_notebooks
     from pipeline.render import render
     from pipeline.stage import stage
+    from pipeline.workers import sole_build
 
-    run_notebooks(layout, force)
-    if run_only:
-        return
-    render(layout, stage(layout), force)
+    with sole_build(layout):
+        run_notebooks(layout, force)
+        if not run_only:
+            render(layout, stage(layout), force)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lt_lib._checks import check_choice
 from lt_lib._home import project_root
+from lt_lib._yaml import read_mapping
 from lt_lib.data import DATA_NAMES, check_data_name
 from lt_lib.nets.build import NetConfig
 from lt_lib.training.config import DEVICES, MEMORY_FORMATS, PRECISIONS, TrainConfig, check_number
@@ -217,7 +216,7 @@ def check_ready(name: str) -> None:
 
 def _validated(name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     check_choice(name, names(), "profile")
-    entries = _read(_folder() / f"{name}.yaml")
+    entries = read_mapping(_folder() / f"{name}.yaml")
     sections = entries.pop("notebooks", None)
     sections = {} if sections is None else sections
     _check(entries, COMMON, f"{name}.yaml", complete=True)
@@ -270,34 +269,6 @@ def _check(
     missing = [name for name in schema if name not in entries]
     if complete and missing:
         raise ValueError(f"{where} lacks `{missing[0]}`; a profile sets each of {', '.join(schema)}.")
-
-
-class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses a name that stands twice."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    doubled = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
-    if doubled is not None:
-        raise ValueError(f"`{doubled}` stands twice{node.start_mark}. Keep one of them.")
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        # the loader is a SafeLoader: it builds plain types only
-        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path.name} is not valid YAML: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path.name} must be UTF-8 text ({error}). Save it as UTF-8.") from error
-    if not isinstance(entries, dict):
-        raise ValueError(f"{path.name} must map names to settings; found {type(entries).__name__}.")
-    return entries
 
 
 def _folder() -> Path:
