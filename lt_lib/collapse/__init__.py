@@ -2,17 +2,15 @@
 
 from lt_lib.collapse.bounds import (
     EqualLoss,
-    FreeFeatures,
     bound_terms,
     deviation_bound,
     first_order_bound,
-    free_feature_flow,
-    free_feature_gap,
     logit_scale,
     perfect_loss,
     required_deviation,
 )
 from lt_lib.collapse.etf import nc2_floor, simplex_etf
+from lt_lib.collapse.free_features import FreeFeatures, free_feature_flow, free_feature_gap
 from lt_lib.collapse.losses import class_losses, loss_imbalance, loss_ratio
 from lt_lib.collapse.meter import CollapseMeter, neural_collapse
 from lt_lib.collapse.metrics import Collapse

@@ -1,6 +1,6 @@
-"""Theorem T1: collapse makes class losses equal, with constants. Theorem T4: a model where it takes for ever.
+"""Theorem T1: collapse makes class losses equal, with constants.
 
-Notation of both: C classes, P = I - 1 1^T / C, f_c = P e_c, class means mu_c, mu_G their mean, M the rows
+Notation: C classes, P = I - 1 1^T / C, f_c = P e_c, class means mu_c, mu_G their mean, M the rows
 mu_c - mu_G, W_0 = P W, b_0 = P (b + W mu_G). Cross-entropy throughout; every result in float64. The matrices
 here are C x C: for thousands of classes use `CollapseMeter`, which has delta_2, delta_3 and delta_b too.
 """
@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from lt_lib._checks import check_choice, check_counts, check_finite, check_labels
+from lt_lib._checks import as_tensor, check_counts, check_finite, check_labels
+from lt_lib.collapse.etf import check_sizes
 from lt_lib.collapse.losses import class_losses
 from lt_lib.collapse.metrics import (
     as_double,
@@ -25,7 +25,7 @@ from lt_lib.collapse.metrics import (
     mean_spectrum,
 )
 
-_NEWTON_STEPS = 100  # the iteration is monotone and ends within about ten; this is a fuse
+_SINH_LIMIT = 710.0  # beyond, sinh leaves float64
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class EqualLoss:
 
     @property
     def rho_limit(self) -> float:
-        """Bound (iv): rho <= sinh R(tau)."""
-        return math.sinh(self.gap_deviation)
+        """Bound (iv): rho <= sinh R(tau), infinite where that exceeds float64 (R > 710)."""
+        return math.sinh(self.gap_deviation) if self.gap_deviation < _SINH_LIMIT else math.inf
 
     @property
     def required_gap_deviation(self) -> float:
@@ -76,15 +76,15 @@ class EqualLoss:
         return math.asinh(self.rho)
 
 
-def bound_terms(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> EqualLoss:
+def bound_terms(features: Any, labels: Any, weight: Any, bias: Any = None) -> EqualLoss:
     """Return every quantity of Theorem T1 for features (n, d), labels (n,), classifier (C, d) and (C,).
 
     Raises:
         ValueError: labels outside 0..C-1, a class without samples, shapes that do not fit, numbers that
-            are not finite, or a logit scale of 0 (equal class means, or equal rows of the classifier).
+            are not finite, fewer than two classes, no features, or a logit scale of 0 (class means, or rows
+            of the classifier, that are equal to rounding).
     """
-    h, w, b = _checked(features, labels, weight, bias)
-    labels = labels.to(h.device, torch.int64)
+    h, labels, w, b = _checked(features, labels, weight, bias)
     classes = len(w)
     means = group_means(h, labels, torch.bincount(labels, minlength=classes))
     centre = means.mean(0)
@@ -93,7 +93,7 @@ def bound_terms(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor |
     tau = logit_scale(w, means)
     if tau == 0:
         raise ValueError("The logit scale is 0: all class means, or all rows of `weight`, are equal.")
-    off = w0 @ m.T + b0[:, None] - tau * _projector(classes)  # columns: the mean of u_i over a class
+    off = w0 @ m.T + b0[:, None] - tau * projector(classes)  # columns: the mean of u_i over a class
     spread = ((h - means[labels]) @ w0.T).square().sum(1)
     noise = class_losses(spread, labels, classes)
     logits = h @ w.T + b
@@ -126,12 +126,21 @@ def perfect_loss(tau: Any, classes: int) -> Tensor:
     """Return phi(tau) = log(1 + (C - 1) exp(-tau)): cross-entropy when every logit gap is `tau`.
 
     Takes a number, array or tensor; returns float64 of the same shape, without overflow at either end.
+
+    Raises:
+        ValueError: fewer than two classes.
     """
-    return _softplus(math.log(classes - 1) - _double(tau))
+    check_sizes(classes)
+    return _softplus(math.log(classes - 1) - as_numbers(tau))
 
 
 def logit_scale(weight: Tensor, means: Tensor) -> float:
-    """Return tau = ||P W||_F ||M||_F / (C - 1) for a classifier (C, d) and class means (C, d)."""
+    """Return tau = ||P W||_F ||M||_F / (C - 1) for a classifier (C, d) and class means (C, d).
+
+    Raises:
+        ValueError: fewer than two classes, or no features.
+    """
+    check_sizes(*weight.shape)
     w, m = as_double(weight.detach()), as_double(means.detach())
     return float(centre_rows(w).norm() * centre_rows(m).norm()) / (len(w) - 1)
 
@@ -142,8 +151,9 @@ def deviation_bound(delta2: float, delta3: float, delta_b: float, classes: int) 
     `t_2 = sqrt((1 - delta_2^2 / 2)^-2 - 1) = delta_2 + O(delta_2^3)`; delta_2 is below sqrt(2).
 
     Raises:
-        ValueError: delta2 outside [0, sqrt(2)).
+        ValueError: delta2 outside [0, sqrt(2)), or fewer than two classes.
     """
+    check_sizes(classes)
     if not 0 <= delta2 < math.sqrt(2):
         raise ValueError(f"`delta2` must be at least 0 and below sqrt(2); found {delta2:g}.")
     half = delta2**2 / 2
@@ -167,92 +177,6 @@ def required_deviation(rho: float, mean_loss: float, tau: float, classes: int) -
     return 4 / (classes - 1) * need / (math.sqrt(q * q + need) + q) if need > 0 else 0.0
 
 
-def free_feature_gap(kappa: Any, time: Any, classes: int, omega: float = 1.0) -> Tensor:
-    """Return the logit gap of Theorem T4 at time t.
-
-    It is the root tau of `exp(tau) + (C - 1) tau = 1 + omega^2 C^2 / (C - 1) kappa t`: a free feature starts
-    at 0 under a fixed simplex ETF head with rows of length omega and follows the gradient flow of `kappa`
-    times its cross-entropy. Newton's method from above on a convex function is monotone, so neither
-    t = 1e-12 nor t = 1e100 needs care.
-
-    Args:
-        kappa: weight of the sample in the objective, >= 0 (1/N for plain, 1/(C n_c) for class-mean CE).
-        time: t >= 0; broadcasts with `kappa`.
-        classes: C.
-        omega: length of the head's rows.
-
-    Returns:
-        Tensor float64 of the broadcast shape.
-
-    Raises:
-        ValueError: a negative or non-finite right-hand side.
-    """
-    k, t = np.broadcast_arrays(_double(kappa).numpy(), _double(time).numpy())
-    with np.errstate(over="ignore"):
-        drive = omega**2 * classes**2 / (classes - 1) * k * t
-    if not np.isfinite(drive).all() or (drive < 0).any():
-        raise ValueError("`kappa` and `time` must be finite and at least 0, and so must their product.")
-    tau = np.minimum(drive / classes, np.log1p(drive))  # both lie above the root
-    for _ in range(_NEWTON_STEPS):
-        step = (np.expm1(tau) + (classes - 1) * tau - drive) / (np.exp(tau) + classes - 1)
-        tau = np.maximum(tau - step, 0)
-        if (np.abs(step) <= 4 * np.finfo(float).eps * tau).all():
-            break
-    return torch.from_numpy(np.asarray(tau))
-
-
-@dataclass(frozen=True)
-class FreeFeatures:
-    """State of Theorem T4's model at one time; NC1 is 0 at all times."""
-
-    gap: Tensor  # (C,) logit gap tau_c of the samples of class c, float64
-    class_loss: Tensor  # (C,)
-    rho: float
-    ratio: float  # max / min of class_loss
-    tau: float  # logit scale of Theorem T1
-    delta2: float
-    delta3: float
-    delta_b: float
-
-
-def free_feature_flow(
-    class_counts: Any, time: float, omega: float = 1.0, objective: str = "class_mean"
-) -> FreeFeatures:
-    """Return Theorem T4's model (all features free, fixed ETF head, cross-entropy) at time t > 0.
-
-    Args:
-        class_counts: (C,) samples a class.
-        time: of the gradient flow from zero features.
-        omega: length of the head's rows.
-        objective: "class_mean" (kappa = 1/(C n_c)) or "ce" (kappa = 1/N).
-
-    Raises:
-        ValueError: time not positive, an unknown objective, a class without samples.
-    """
-    check_choice(objective, ("ce", "class_mean"), "objective")
-    if not time > 0:
-        raise ValueError(f"`time` must be positive; found {time:g}. At 0 all features are 0.")
-    counts = check_counts(class_counts).to(torch.float64)
-    classes = len(counts)
-    kappa = 1 / (classes * counts) if objective == "class_mean" else (1 / counts.sum()).expand(classes)
-    gap = free_feature_gap(kappa, time, classes, omega)
-    # features x_c e_c on ETF axes e_c; P E^T spans the axes, so E = sqrt(C / (C - 1)) P serves as the frame
-    frame = math.sqrt(classes / (classes - 1)) * _projector(classes)
-    length = gap * (classes - 1) / (omega * classes)
-    terms = bound_terms(length[:, None] * frame, torch.arange(classes), omega * frame)
-    loss = perfect_loss(gap, classes)
-    return FreeFeatures(
-        gap=gap,
-        class_loss=loss,
-        rho=float(loss.std(correction=0) / loss.mean()),
-        ratio=float(loss.max() / loss.min()),
-        tau=terms.tau,
-        delta2=terms.delta2,
-        delta3=terms.delta3,
-        delta_b=terms.delta_b,
-    )
-
-
 def _softplus(x: Tensor) -> Tensor:
     return softplus(x, threshold=40)  # from 40 on log(1 + exp(x)) is x to the last bit
 
@@ -264,27 +188,30 @@ def _gaps(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.gather(1, labels[:, None]) - logits)[others].reshape(n, classes - 1)
 
 
-def _projector(classes: int) -> Tensor:
+def projector(classes: int) -> Tensor:
+    """Return P = I - 1 1^T / C, float64."""
     return torch.eye(classes, dtype=torch.float64) - 1 / classes
 
 
-def _double(value: Any) -> Tensor:
-    return as_double(value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value, dtype=float)))
+def as_numbers(value: Any) -> Tensor:
+    """Return a number, array or tensor in float64."""
+    return as_double(as_tensor(value, "value"))
 
 
-def _checked(
-    features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    if weight.ndim != 2 or features.ndim != 2 or features.shape != (len(labels), weight.shape[1]):
+def _checked(features: Any, labels: Any, weight: Any, bias: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    features, labels = as_tensor(features, "features"), as_tensor(labels, "labels")
+    weight = as_tensor(weight, "weight")
+    if weight.ndim != 2 or features.ndim != 2 or features.shape != (*labels.shape, weight.shape[1]):
         raise ValueError(
             f"`features` must be (n, d), `labels` (n,) and `weight` (C, d); found {tuple(features.shape)}, "
             f"{tuple(labels.shape)} and {tuple(weight.shape)}."
         )
+    check_sizes(*weight.shape)
     classes = len(weight)
-    check_labels(labels, classes)
-    check_counts(torch.bincount(labels.to(torch.int64), minlength=classes))
+    labels = check_labels(labels, classes)
+    check_counts(torch.bincount(labels, minlength=classes))
     w = as_double(weight.detach())
-    b = w.new_zeros(classes) if bias is None else as_double(bias.detach())
+    b = w.new_zeros(classes) if bias is None else as_double(as_tensor(bias, "bias").detach())
     if b.shape != (classes,):
         raise ValueError(
             f"`bias` must hold one number for each of the {classes} classes; found {tuple(b.shape)}."
@@ -292,4 +219,4 @@ def _checked(
     h = as_double(features.detach())
     for tensor, name in ((h, "features"), (w, "weight"), (b, "bias")):
         check_finite(tensor, name)
-    return h, w, b
+    return h, labels.to(h.device), w, b

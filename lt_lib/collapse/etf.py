@@ -22,7 +22,7 @@ def nc2_floor(classes: int, dim: int) -> float:
     Raises:
         ValueError: fewer than 2 classes, or fewer than 1 dimension.
     """
-    _check_sizes(classes, dim)
+    check_sizes(classes, dim)
     return math.sqrt(max(0.0, 2 - 2 * math.sqrt(dim / (classes - 1))))
 
 
@@ -44,7 +44,7 @@ def simplex_etf(classes: int, dim: int, seed: int | torch.Generator = 0) -> Tens
     Raises:
         ValueError: dim < C - 1: no simplex ETF exists; the message gives the NC2 floor.
     """
-    _check_sizes(classes, dim)
+    check_sizes(classes, dim)
     if dim < classes - 1:
         raise ValueError(
             f"`dim` must be at least {classes - 1} for a simplex ETF of {classes} classes; found {dim}, "
@@ -66,8 +66,13 @@ def helmert(classes: int) -> Tensor:
     return basis / torch.sqrt(k * (k + 1))
 
 
-def _check_sizes(classes: int, dim: int) -> None:
+def check_sizes(classes: int, dim: int = 1) -> None:
+    """Refuse fewer than two classes, and features without a dimension.
+
+    Raises:
+        ValueError: either.
+    """
     if classes < 2:
         raise ValueError(f"`classes` must be at least 2; found {classes}. One class has no geometry.")
     if dim < 1:
-        raise ValueError(f"`dim` must be at least 1; found {dim}.")
+        raise ValueError(f"`dim` must be at least 1; found {dim}. Pass features with columns.")

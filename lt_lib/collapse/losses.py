@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lt_lib._checks import as_vector, check_labels
+from lt_lib._checks import as_tensor, as_vector, check_labels
 from lt_lib.collapse.metrics import as_double
 
 
-def class_losses(per_sample_loss: Tensor, labels: Tensor, classes: int) -> Tensor:
+def class_losses(per_sample_loss: Any, labels: Any, classes: int) -> Tensor:
     """Return the mean loss of each class, `L_c`, over the samples given.
 
     Args:
-        per_sample_loss: (n,), in nats for cross-entropy; gradients pass through.
+        per_sample_loss: (n,), in nats for cross-entropy, a tensor (gradients pass through), array or list.
         labels: (n,) whole numbers in 0..classes-1.
         classes: C.
 
@@ -24,14 +24,15 @@ def class_losses(per_sample_loss: Tensor, labels: Tensor, classes: int) -> Tenso
     Raises:
         ValueError: labels outside 0..classes-1, or of another length than the losses.
     """
-    check_labels(labels, classes)
+    per_sample_loss, labels = as_tensor(per_sample_loss, "per_sample_loss"), as_tensor(labels, "labels")
+    labels = check_labels(labels, classes)
     if per_sample_loss.shape != labels.shape:
         raise ValueError(
             f"`per_sample_loss` must hold one loss for each of the {len(labels)} labels; found shape "
             f'{tuple(per_sample_loss.shape)}. Compute it with `reduction="none"`.'
         )
     loss = as_double(per_sample_loss)
-    labels = labels.to(loss.device, torch.int64)
+    labels = labels.to(loss.device)
     total = loss.new_zeros(classes).index_add(0, labels, loss)
     return total / torch.bincount(labels, minlength=classes)
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lt_lib._checks import check_choice, check_counts, check_finite, check_labels
-from lt_lib.collapse.etf import nc2_floor
+from lt_lib._checks import as_tensor, check_choice, check_counts, check_finite, check_labels
+from lt_lib.collapse.etf import check_sizes, nc2_floor
 from lt_lib.collapse.metrics import (
     NO_CLASSIFIER,
     Collapse,
@@ -57,6 +57,7 @@ class CollapseMeter:
         device: torch.device | str = "cpu",
     ) -> None:
         check_choice(within, ("class", "sample"), "within")
+        check_sizes(max(classes, 2), dim)  # one class is refused where its metrics are asked for
         self.classes, self.dim, self.within = classes, dim, within
         self.device = torch.device(device)
         self._announced = None if class_counts is None else self._check_announced(class_counts)
@@ -73,7 +74,7 @@ class CollapseMeter:
         self._scatter = torch.zeros(owners, dim, dim, dtype=torch.float64, device=self.device)
 
     @torch.no_grad()
-    def update(self, features: Tensor, labels: Tensor) -> None:
+    def update(self, features: Any, labels: Any) -> None:
         """Add a batch: features (B, d) of any float type, labels (B,) in 0..C-1.
 
         Raises:
@@ -97,7 +98,7 @@ class CollapseMeter:
         self.counts[present] += count
 
     @torch.no_grad()
-    def compute(self, weight: Tensor | None = None, bias: Tensor | None = None) -> Collapse:
+    def compute(self, weight: Any = None, bias: Any = None) -> Collapse:
         """Return the metrics of all samples seen so far; nc4 is None (see `disagreement`).
 
         Args:
@@ -135,16 +136,20 @@ class CollapseMeter:
         )
 
     @torch.no_grad()
-    def disagreement(
-        self, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None
-    ) -> float:
+    def disagreement(self, features: Any, labels: Any, weight: Any, bias: Any = None) -> float:
         """Return NC4: the share of these samples where classifier and nearest class mean choose differently.
 
         In [0, 1]. A second pass, since it needs the final means. Absent classes are out of both choices, and
         samples labelled with one are left out. For several batches, average weighted by their sizes. nan for
         no sample.
+
+        Raises:
+            ValueError: nothing was seen by `update`, or shapes that do not fit.
         """
         present = self.counts > 0
+        if not bool(present.any()):
+            raise ValueError("`disagreement` needs class means, but there are none. Call `update` first.")
+        features, labels = as_tensor(features, "features"), as_tensor(labels, "labels")
         weight, bias = self._classifier(weight, bias)
         weight, bias = weight[present], bias[present]
         centre = self._means[present].mean(0)
@@ -187,7 +192,8 @@ class CollapseMeter:
             rows = rows / torch.sqrt(self._announced[labels].clamp_min(1).to(rows.dtype))[:, None]
         self._scatter[0].addmm_(rows.T, rows)
 
-    def _classifier(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _classifier(self, weight: Any, bias: Any) -> tuple[Tensor, Tensor]:
+        weight = as_tensor(weight, "weight").detach()
         if tuple(weight.shape) != (self.classes, self.dim):
             raise ValueError(
                 f"`weight` must be ({self.classes}, {self.dim}), one row a class; found "
@@ -196,6 +202,7 @@ class CollapseMeter:
         weight = as_double(weight).to(self.device)
         if bias is None:
             return weight, weight.new_zeros(self.classes)
+        bias = as_tensor(bias, "bias").detach()
         if tuple(bias.shape) != (self.classes,):
             raise ValueError(
                 f"`bias` must hold one number for each of the {self.classes} classes; found shape "
@@ -203,15 +210,16 @@ class CollapseMeter:
             )
         return weight, as_double(bias).to(self.device)
 
-    def _checked(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        if features.ndim != 2 or features.shape != (len(labels), self.dim):
+    def _checked(self, features: Any, labels: Any) -> tuple[Tensor, Tensor]:
+        features, labels = as_tensor(features, "features"), as_tensor(labels, "labels")
+        if features.shape != (*labels.shape, self.dim):
             raise ValueError(
-                f"`features` must be ({len(labels)}, {self.dim}), one row a label; found "
+                f"`features` must be ({labels.numel()}, {self.dim}), one row a label; found "
                 f"{tuple(features.shape)}."
             )
-        check_labels(labels, self.classes)
+        labels = check_labels(labels, self.classes)
         check_finite(features, "features")
-        return as_double(features.detach()).to(self.device), labels.to(self.device, torch.int64)
+        return as_double(features.detach()).to(self.device), labels.to(self.device)
 
     def _check_announced(self, class_counts: Any) -> Tensor:
         counts = check_counts(class_counts, minimum=0)
@@ -241,17 +249,17 @@ class CollapseMeter:
 
 @torch.no_grad()
 def neural_collapse(
-    features: Tensor,
-    labels: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    features: Any,
+    labels: Any,
+    weight: Any = None,
+    bias: Any = None,
     classes: int | None = None,
     within: str = "class",
 ) -> Collapse:
     """Return the neural-collapse metrics of features in memory, nc4 included when a classifier is given.
 
     Args:
-        features: (n, d), any float type; computed in float64.
+        features: (n, d), any float type; computed in float64. Tensors, arrays or lists, as the rest.
         labels: (n,) in 0..C-1; a class that does not occur is excluded and named in `absent`.
         weight: (C, d) of the classifier, as it acts on these features.
         bias: (C,), or None for none.
@@ -262,6 +270,7 @@ def neural_collapse(
         ValueError: labels outside 0..C-1, features that are not finite or not (n, d), fewer than two
             classes with samples, a classifier of another shape.
     """
+    features, labels = as_tensor(features, "features"), as_tensor(labels, "labels")
     if features.ndim != 2 or labels.ndim != 1 or len(labels) == 0:
         raise ValueError(
             f"`features` must be (n, d) and `labels` (n,) with n > 0; found {tuple(features.shape)} "
@@ -269,8 +278,8 @@ def neural_collapse(
         )
     if classes is None:
         classes = len(weight) if weight is not None else int(labels.max()) + 1
-    check_labels(labels, classes)
-    counts = torch.bincount(labels.to(torch.int64), minlength=classes)
+    labels = check_labels(labels, classes)
+    counts = torch.bincount(labels, minlength=classes)
     device = "cpu" if features.device.type == "mps" else features.device
     meter = CollapseMeter(classes, features.shape[1], counts, within, device)
     for h, y in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):

@@ -23,7 +23,7 @@ def check_number(
     Raises:
         ValueError: `value` is no finite number or lies outside.
     """
-    number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
+    number = _is(value, Real) and abs(value) < math.inf
     if not number or value < low or value > high or (open_low and value == low):
         bounds = [f"{'above' if open_low else 'at least'} {low:g}"] if low > -math.inf else []
         bounds += [f"at most {high:g}"] if high < math.inf else []
@@ -32,15 +32,19 @@ def check_number(
     return float(value)
 
 
+def _is(value: Any, kind: type) -> bool:  # NumPy's numbers too, but no booleans
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def check_start(value: Any, name: str) -> int | float:
     """Return a starting epoch: a whole epoch from 0, or a float in [0, 1) that is a share of the epochs.
 
     Raises:
         ValueError: `value` is neither.
     """
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 0:
+    if _is(value, Integral) and value >= 0:
         return int(value)
-    if isinstance(value, Real) and not isinstance(value, Integral) and 0 <= value < 1:
+    if _is(value, Real) and not isinstance(value, Integral) and 0 <= value < 1:
         return float(value)
     raise ValueError(
         f"`{name}` must be a whole epoch from 0, or a share of the epochs in [0, 1); found {value!r}. "

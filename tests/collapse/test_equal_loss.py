@@ -15,6 +15,8 @@ from lt_lib.collapse import (
     bound_terms,
     deviation_bound,
     first_order_bound,
+    free_feature_flow,
+    free_feature_gap,
     logit_scale,
     neural_collapse,
     perfect_loss,
@@ -222,3 +224,36 @@ def test_bad_input_is_one_sentence() -> None:
         bound_terms(P, EACH + 1, P)
     with pytest.raises(ValueError, match="`bias` must hold one number for each of the 10 classes"):
         bound_terms(P, EACH, P, torch.zeros(3))
+
+
+def test_a_bound_beyond_float64_is_infinite() -> None:
+    found = bound_terms(100 * P, EACH, 100 * P, 2000 * torch.eye(C, dtype=torch.float64)[0])
+    assert found.gap_deviation > 711
+    assert found.rho_limit == math.inf
+
+
+def test_one_class_or_no_feature_is_one_sentence() -> None:
+    alone, one = torch.ones(1, 3), torch.zeros(1, dtype=torch.int64)
+    for call in (
+        lambda: bound_terms(alone, one, alone),
+        lambda: logit_scale(alone, alone),
+        lambda: perfect_loss(1.0, 1),
+        lambda: deviation_bound(0.1, 0.1, 0.0, 1),
+        lambda: first_order_bound(1.0, 0.1, 0.1, 0.0, 1),
+        lambda: required_deviation(0.1, 1.0, 1.0, 1),
+        lambda: free_feature_gap(1.0, 1.0, 1),
+        lambda: free_feature_flow([5], 1.0),
+    ):
+        with pytest.raises(ValueError, match="`classes` must be at least 2; found 1"):
+            call()
+    with pytest.raises(ValueError, match="`dim` must be at least 1; found 0"):
+        bound_terms(torch.ones(2, 0), torch.arange(2), torch.ones(2, 0))
+    with pytest.raises(ValueError, match="`weight` must hold numbers in a tensor"):
+        bound_terms(P, EACH, "P")
+
+
+def test_arrays_and_lists_serve_as_tensors_do() -> None:
+    expected = bound_terms(P, EACH, 5 * P, 0.2 * P[0])
+    for turn in (Tensor.numpy, Tensor.tolist):
+        found = bound_terms(*(turn(t) for t in (P, EACH, 5 * P, 0.2 * P[0])))
+        assert found.rho == expected.rho

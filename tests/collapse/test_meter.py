@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lt_lib.collapse import Collapse, CollapseMeter, neural_collapse
+from lt_lib.collapse import Collapse, CollapseMeter, class_losses, neural_collapse
 
 CLASSES, DIM = 4, 5
 
@@ -151,3 +151,29 @@ def test_no_tensor_reaches_classes_times_classes() -> None:
     with LargestTensor() as seen:
         assert neural_collapse(features, labels, features).nc4 is not None
     assert classes * dim <= seen.size < classes**2 / 3
+
+
+def test_what_a_meter_cannot_do_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"`disagreement` needs class means.*Call `update` first"):
+        CollapseMeter(3, 2).disagreement(
+            torch.ones(4, 2), torch.zeros(4, dtype=torch.int64), torch.ones(3, 2)
+        )
+    with pytest.raises(ValueError, match="`dim` must be at least 1; found 0"):
+        CollapseMeter(3, 0)
+    with pytest.raises(ValueError, match="`dim` must be at least 1; found 0"):
+        neural_collapse(torch.ones(4, 0), torch.arange(4))
+    with pytest.raises(ValueError, match="`features` must hold numbers in a tensor"):
+        CollapseMeter(3, 2).update([[1.0], [1.0, 2.0]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "turn", [Tensor.numpy, Tensor.tolist, lambda t: t.to(torch.float32).requires_grad_()]
+)
+def test_arrays_lists_and_parameters_serve_as_tensors_do(turn: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    h, w, b = (torch.randn(*shape, generator=g) for shape in ((12, 2), (3, 2), (3,)))
+    y = torch.arange(3).repeat(4)
+    labels = y.to(torch.uint8) if callable(turn) and turn not in (Tensor.numpy, Tensor.tolist) else turn(y)
+    assert neural_collapse(turn(h), labels, turn(w), turn(b)) == neural_collapse(h, y, w, b)
+    found = class_losses(turn(h[:, 0].abs()), labels, 300)
+    torch.testing.assert_close(found, class_losses(h[:, 0].abs(), y, 300), equal_nan=True, check_dtype=False)
