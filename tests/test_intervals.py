@@ -178,3 +178,14 @@ def test_pairs_must_match():
         paired_comparison([1, 2, 3], [1, 2])
     with pytest.raises(ValueError, match=r"`b` must be finite"):
         paired_comparison([1, 2], [1, float("inf")])
+
+
+def test_differences_of_rounding_are_ties():
+    found = paired_comparison([0.1 + 0.2] * 8, [0.3] * 8)
+    assert (found.wins, found.p_value, found.verdict()) == (0, 1.0, "not distinguishable")
+    assert paired_comparison([0.3 + 1e-9] * 8, [0.3] * 8).verdict() == "higher"
+
+
+def test_an_interval_holds_plain_numbers():
+    found = seed_interval(np.array([0.5, 0.7, 0.6]))
+    assert all(type(v) is float for v in (found.estimate, found.low, found.high))

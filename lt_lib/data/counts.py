@@ -114,6 +114,10 @@ def _check_profile(largest: int, imbalance: float, classes: int) -> None:
                 f"`{name}` must be a whole number of at least {minimum}; found {value!r}. Pass a plain "
                 "integer."
             )
+        if value >= 2**53:
+            raise ValueError(
+                f"`{name}` must lie below 2^53, where float64 is exact; found {value}. Lower it."
+            )
     if not isinstance(imbalance, Real) or not math.isfinite(imbalance) or imbalance < 1:
         raise ValueError(
             f"`imbalance` must be a finite number of at least 1, the largest count over the smallest; found "
@@ -122,8 +126,9 @@ def _check_profile(largest: int, imbalance: float, classes: int) -> None:
 
 
 def _cut(values: NDArray[np.float64], largest: int, imbalance: float) -> Counts:
-    # 1e-9 relative: far above rounding of the power, far below one image
-    counts = np.floor(values * (1 + 1e-9)).astype(np.int64)
+    # 1e-9 relative is far above rounding of the power; a thousandth is far below one image, however many
+    slack = np.maximum(np.minimum(1e-9 * values, 1e-3), 8 * np.finfo(np.float64).eps * values)
+    counts = np.minimum(np.floor(values + slack).astype(np.int64), largest)
     empty = np.flatnonzero(counts < 1)
     if len(empty):
         raise ValueError(

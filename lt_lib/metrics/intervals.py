@@ -1,5 +1,6 @@
 """How sure a mean over seeds is, and whether one method beats another on the same seeds."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ def seed_interval(values: Any, level: float = 0.95) -> Interval:
     x = _values(values, "values", level)
     mean = float(x.mean())
     s = 0.0 if np.ptp(x) <= 1e-12 * np.abs(x).max() else float(x.std(ddof=1))
-    half = float(stdtrit(len(x) - 1, (1 + level) / 2)) * s / np.sqrt(len(x))
+    half = float(stdtrit(len(x) - 1, (1 + level) / 2)) * s / math.sqrt(len(x))
     return Interval(mean, mean - half, mean + half, level, len(x))
 
 
@@ -103,6 +104,8 @@ def bootstrap_interval(
 def paired_comparison(a: Any, b: Any, level: float = 0.95, seed: int = 0) -> Paired:
     """Compare two methods run on the same seeds: values (n,) each, entry i of both from seed i.
 
+    Two values that are equal to 12 digits are a tie, with difference 0.
+
     The p-value is that of the sign-flip (Fisher randomisation) test on the mean difference, two-sided: the
     share of sign patterns whose mean is at least as far from 0. All 2^n patterns up to n = 14; beyond that
     100,000 random ones drawn by `seed`, with one added to both counts so that p is never 0.
@@ -117,6 +120,7 @@ def paired_comparison(a: Any, b: Any, level: float = 0.95, seed: int = 0) -> Pai
             "both have."
         )
     d = x - y
+    d[np.abs(d) <= 1e-12 * np.maximum(np.abs(x), np.abs(y))] = 0.0
     return Paired(seed_interval(d, level), _sign_flip(d, seed), int((d > 0).sum()), len(d))
 
 

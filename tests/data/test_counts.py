@@ -166,3 +166,14 @@ def test_a_tail_share_out_of_range_is_refused(tail):
 def test_statistics_refuse_counts_that_are_none(counts, sentence):
     with pytest.raises(ValueError, match=sentence):
         imbalance_statistics(counts)
+
+
+def test_large_profiles_are_exact():
+    assert exponential_counts(10**9, 10, 3).tolist() == [10**9, 316_227_766, 10**8]
+    assert exponential_counts(10**12, 1, 3).tolist() == [10**12] * 3
+    assert exponential_counts(10**15, 1, 3).tolist() == [10**15] * 3
+    assert step_counts(2**53 - 1, 1, 2).tolist() == [2**53 - 1] * 2
+    # 10^9 - 1 over 10 is no whole number and is cut
+    assert exponential_counts(10**9 - 1, 10, 2).tolist() == [10**9 - 1, 99_999_999]
+    with pytest.raises(ValueError, match=r"`largest` must lie below 2\^53"):
+        exponential_counts(10**19, 10, 3)
