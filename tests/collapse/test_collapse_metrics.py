@@ -65,7 +65,7 @@ def dense(h: np.ndarray, y: np.ndarray, w: np.ndarray, b: np.ndarray, within: st
     }
 
 
-def same(a: Collapse, b: Collapse, rel: float = 1e-8, skip: tuple[str, ...] = ()) -> None:
+def assert_same(a: Collapse, b: Collapse, rel: float = 1e-8, skip: tuple[str, ...] = ()) -> None:
     for field in fields(Collapse):
         if field.name not in skip:
             expected = pytest.approx(getattr(b, field.name), rel=rel, abs=rel)
@@ -92,8 +92,10 @@ def test_without_a_classifier_its_metrics_are_none_and_the_rest_stays() -> None:
 def test_float32_input_is_computed_in_float64() -> None:
     h, y, w, b = draw(1)
     single = neural_collapse(h.float(), y, w.float(), b.float())
-    same(single, neural_collapse(h.float().double(), y, w.float().double(), b.float().double()), rel=1e-15)
-    same(single, neural_collapse(h, y, w, b), rel=1e-5)
+    assert_same(
+        single, neural_collapse(h.float().double(), y, w.float().double(), b.float().double()), rel=1e-15
+    )
+    assert_same(single, neural_collapse(h, y, w, b), rel=1e-5)
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 100), st.floats(0.1, 100))
@@ -105,13 +107,13 @@ def test_shift_rotation_and_scale_leave_the_geometry(seed: int, grow: float, gai
     shift = torch.randn(7, generator=g, dtype=torch.float64)
     before = neural_collapse(h, y, w, b)
     rigid = neural_collapse(h @ turn + shift, y, w @ turn, b - w @ turn @ shift)
-    same(rigid, before, rel=1e-7)
+    assert_same(rigid, before, rel=1e-7)
     scaled = neural_collapse(grow * h, y, gain * w, grow * gain * b)
-    same(scaled, before, rel=1e-7, skip=("logit_scale",))
+    assert_same(scaled, before, rel=1e-7, skip=("logit_scale",))
     assert scaled.logit_scale == pytest.approx(grow * gain * before.logit_scale)
     # a constant added to all logits, by the bias or by the rows, moves only what reads raw rows
     moved = neural_collapse(h, y, w + shift, b + 1)
-    same(moved, before, rel=1e-7, skip=("nc3_uncentred", "equinorm_weights"))
+    assert_same(moved, before, rel=1e-7, skip=("nc3_uncentred", "equinorm_weights"))
 
 
 @given(st.integers(0, 10_000))
@@ -121,7 +123,9 @@ def test_order_of_samples_and_names_of_classes_do_not_matter(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     order, rename = torch.randperm(len(y), generator=g), torch.randperm(5, generator=g)
     back = rename.argsort()
-    same(neural_collapse(h[order], rename[y[order]], w[back], b[back]), neural_collapse(h, y, w, b), 1e-9)
+    assert_same(
+        neural_collapse(h[order], rename[y[order]], w[back], b[back]), neural_collapse(h, y, w, b), 1e-9
+    )
 
 
 @given(st.integers(0, 10_000))
@@ -195,7 +199,7 @@ def test_absent_class_is_left_out_and_named() -> None:
     found = neural_collapse(h[kept], y[kept], w, b, classes=5)
     rest = torch.tensor([0, 1, 3, 4])
     renamed = torch.tensor([0, 1, -1, 2, 3])[y[kept]]
-    same(found, neural_collapse(h[kept], renamed, w[rest], b[rest]), 1e-12, skip=("absent",))
+    assert_same(found, neural_collapse(h[kept], renamed, w[rest], b[rest]), 1e-12, skip=("absent",))
     assert found.absent == (2,)
     assert found.classes == 4
 
