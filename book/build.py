@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+
 from pipeline.layout import ROOT, BuildError, Layout, check_profile, kernel_environment
 from pipeline.progress import clock
 

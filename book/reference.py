@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
-
 from build import build, prepare
+from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
 
 FOLDER = ROOT / "tests" / "reference"
 AGAIN = (
@@ -43,6 +42,7 @@ def check() -> None:
     layout = Layout("digits")
     prepare(layout)
     import nbformat
+
     from pipeline.execute import LANES
     from pipeline.reference import nbval, stale_source
 

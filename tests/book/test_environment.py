@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-import environment
 import pytest
+
+import environment
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+
 from pipeline import execute, kernel
 from pipeline.layout import ROOT, BuildError, Layout
 from pipeline.progress import Progress

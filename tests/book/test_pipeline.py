@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+
 from pipeline.api_docs import escape_bars
 from pipeline.convert import convert
 from pipeline.keys import book_modules, data_digest, imported_names, library_modules, notebook_key, pins

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from pipeline.layout import ROOT
 
 PUBLISHED = ROOT / "build" / "nbval" / "build" / "digits" / "published" / "03_training_dynamics.json"

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import NotebookNode
+
 from pipeline.convert import INJECTED, convert
 from pipeline.layout import ROOT, BuildError, Layout, kernel_environment
 from pipeline.reference import (
