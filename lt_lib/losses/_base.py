@@ -17,7 +17,21 @@ class ClassLoss(nn.Module):
 
     Losses are computed in float32 at least, on the device of the logits. Labels are checked at each batch on
     a CPU and at the first batch elsewhere.
+
+    What a loss needs beside logits and labels comes as `features`, and `recipe` says what that is: nothing
+    ("plain"), the vectors (B, d) that the classifier acts on ("features"), or another recipe's views of the
+    batch. `extras` names further heads that the network must have.
     """
+
+    @property
+    def recipe(self) -> str:
+        """Name of the training recipe that feeds this loss; asked for anew when an epoch starts."""
+        return "plain"
+
+    @property
+    def extras(self) -> str | None:
+        """Name of the further heads that the network must have, or None."""
+        return None
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -28,17 +42,17 @@ class ClassLoss(nn.Module):
         """Return the mean loss, a scalar; `features` serves losses that need more than logits.
 
         Raises:
-            ValueError: a shape is wrong or a label is outside 0..C-1.
+            ValueError: a shape is wrong, a label is outside 0..C-1, or `features` are needed and not there.
         """
-        return self.per_sample(logits, labels).mean()
+        return self.per_sample(logits, labels, features).mean()
 
-    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def per_sample(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         """Return the terms (B,) whose mean is the loss.
 
         Raises:
-            ValueError: a shape is wrong or a label is outside 0..C-1.
+            ValueError: a shape is wrong, a label is outside 0..C-1, or `features` are needed and not there.
         """
-        return self._terms(*self._enter(logits, labels))
+        return self._terms(*self._enter(logits, labels), features)
 
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Tell the loss that `epoch` of 0..epochs-1 starts; most losses only check it.
@@ -65,7 +79,7 @@ class ClassLoss(nn.Module):
         self._check_labels.first(labels, self.classes)
         return widen(logits), labels
 
-    def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _terms(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         return cross_entropy(logits, labels)
 
 

@@ -30,7 +30,7 @@ class LogitAdjustedCrossEntropy(ClassLoss):
         shift = tau * (counts / counts.sum()).log()
         self.register_buffer("shift", shift.to(dtype or torch.get_default_dtype()))  # (C,)
 
-    def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _terms(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         return cross_entropy(logits + self.shift.to(logits.dtype), labels)
 
 

@@ -32,6 +32,16 @@ class Deferred(ClassLoss):
         """Whether the deferred loss is in force."""
         return self._epoch >= self._first
 
+    @property
+    def recipe(self) -> str:
+        """Recipe of the loss in force."""
+        return (self.loss if self.active else self.plain).recipe
+
+    @property
+    def extras(self) -> str | None:
+        """Further heads of the deferred loss: the network has them from the start."""
+        return self.loss.extras
+
     def forward(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         """Return the mean of the loss in force, a scalar.
 
@@ -40,13 +50,13 @@ class Deferred(ClassLoss):
         """
         return (self.loss if self.active else self.plain)(logits, labels, features)
 
-    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def per_sample(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         """Return the terms (B,) of the loss in force.
 
         Raises:
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
-        return (self.loss if self.active else self.plain).per_sample(logits, labels)
+        return (self.loss if self.active else self.plain).per_sample(logits, labels, features)
 
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Start `epoch` of 0..epochs-1, for this loss and the deferred one.
@@ -63,10 +73,13 @@ class Deferred(ClassLoss):
     def plain_epochs(self, epochs: int) -> int:
         """Return the epochs before `start`: the deferred loss sees nothing of them.
 
+        0 if the network has further heads for the deferred loss: it is then another network.
+
         Raises:
             ValueError: the deferred loss would never start.
         """
-        return first_epoch(self.start, epochs, "defer_epoch")
+        first = first_epoch(self.start, epochs, "defer_epoch")
+        return first if self.extras is None else 0
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)

@@ -28,7 +28,7 @@ class FocalLoss(ClassLoss):
         vector = torch.ones(classes) if weights is None else check_weights(weights, classes)
         self.register_buffer("class_weights", vector.to(dtype or torch.get_default_dtype()))
 
-    def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _terms(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         loss = cross_entropy(logits, labels)
         # the floor keeps the gradient of (1 - p)^gamma finite at p = 1, where the loss is 0
         miss = (-torch.expm1(-loss)).clamp(min=torch.finfo(loss.dtype).tiny)

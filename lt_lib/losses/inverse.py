@@ -37,7 +37,7 @@ class InverseLoss(ClassLoss):
         # the fused mean of `CrossEntropy`: a mean of the terms differs from it in the last bit
         return cross_entropy(*self._enter(logits, labels), "mean")
 
-    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def per_sample(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         """Return the terms (B,) whose mean is the loss; in train mode this, too, counts as a batch.
 
         Raises:

@@ -72,7 +72,7 @@ class WeightedCrossEntropy(ClassLoss):
         super().__init__(len(vector))
         self.register_buffer("class_weights", vector.to(dtype or torch.get_default_dtype()))
 
-    def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _terms(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         loss = cross_entropy(logits, labels)
         return loss * gather_class(self.class_weights, labels, loss)
 
@@ -85,7 +85,7 @@ class ClassMeanCrossEntropy(ClassLoss):
     epoch class c counts once for each batch that holds it.
     """
 
-    def _terms(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _terms(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         loss = cross_entropy(logits, labels)
         counts = class_totals(labels, self.classes, loss.dtype)
         weights = len(labels) / (counts.clamp(min=1) * (counts > 0).sum())
