@@ -2,21 +2,26 @@
 
 from lt_lib.training.config import TrainConfig, resolve_device
 from lt_lib.training.evaluate import Predictions, evaluate, evaluation
-from lt_lib.training.loop import Callback, Trainer, batch_bounds, train
+from lt_lib.training.feed import batch_bounds
+from lt_lib.training.loop import Callback, Trainer, train
 from lt_lib.training.numerics import cpu_threads, repeatable
 from lt_lib.training.pixels import Images
+from lt_lib.training.recipes import Batch, Recipe, apply_loss, full_precision, recipe_of, register
 from lt_lib.training.recorder import Recorder, classifier_of, collapse_of, epoch_weights
 from lt_lib.training.schedules import learning_rate
 from lt_lib.training.state import TrainState
 
 __all__ = [
+    "Batch",
     "Callback",
     "Images",
     "Predictions",
+    "Recipe",
     "Recorder",
     "TrainConfig",
     "TrainState",
     "Trainer",
+    "apply_loss",
     "batch_bounds",
     "classifier_of",
     "collapse_of",
@@ -24,7 +29,10 @@ __all__ = [
     "epoch_weights",
     "evaluate",
     "evaluation",
+    "full_precision",
     "learning_rate",
+    "recipe_of",
+    "register",
     "repeatable",
     "resolve_device",
     "train",

@@ -52,20 +52,21 @@ def pad(images: Tensor, augment: str) -> Tensor:
     return padded
 
 
-def take(padded: Tensor, index: Tensor, choices: Draw, augment: str) -> Tensor:
+def take(padded: Tensor, index: Tensor, choices: Draw, augment: str, keys: Tensor | None = None) -> Tensor:
     """Return the augmented images `index` (B,) of `padded` as (B, ch, H, W), in the same dtype.
 
-    `choices` holds one entry an image of `padded`. Every pixel is a pixel of the padded image: nothing is
-    interpolated.
+    `choices` holds one entry an image of `padded`, or is looked up by `keys` (B,) instead. Every pixel is a
+    pixel of the padded image: nothing is interpolated.
     """
     border = PADDING[augment]
     if border == 0:
         return padded[index]
+    keys = index if keys is None else keys
     height, width = padded.shape[2] - 2 * border, padded.shape[3] - 2 * border
     across = torch.arange(width, device=padded.device)
-    across = torch.where(choices.flip[index, None], across.flip(0), across)  # (B, W)
-    rows = choices.rows[index, None] + torch.arange(height, device=padded.device)  # (B, H)
-    columns = choices.columns[index, None] + across
+    across = torch.where(choices.flip[keys, None], across.flip(0), across)  # (B, W)
+    rows = choices.rows[keys, None] + torch.arange(height, device=padded.device)  # (B, H)
+    columns = choices.columns[keys, None] + across
     channels = torch.arange(padded.shape[1], device=padded.device)
     return padded[
         index[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None]

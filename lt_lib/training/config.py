@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from lt_lib._checks import check_choice
+from lt_lib.training.sampling import SAMPLINGS
 
 OPTIMISERS = ("sgd", "adamw")
 SCHEDULES = ("cosine", "step", "constant")
 AUGMENTATIONS = ("none", "shift", "crop_flip")
+VIEWS = ("one", "three")
 PRECISIONS = ("float32", "bfloat16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -20,6 +22,8 @@ _CHOICES = {
     "optimiser": OPTIMISERS,
     "schedule": SCHEDULES,
     "augment": AUGMENTATIONS,
+    "views": VIEWS,
+    "sampling": SAMPLINGS,
     "precision": PRECISIONS,
     "memory_format": MEMORY_FORMATS,
     "device": DEVICES,
@@ -79,6 +83,8 @@ class TrainConfig:
     milestones: tuple[int, ...] = ()  # "step" only: epochs from which the rate is times `decay`
     decay: float = 0.1
     augment: str = "none"
+    views: str = "one"  # "three": the recipe's views plus two of SimCLR, whose logits enter no loss
+    sampling: str = "instance"  # others draw with replacement, see `sampling`
     precision: str = "float32"  # "bfloat16": autocast of the forward pass, parameters stay float32
     memory_format: str = "contiguous"
     device: str = "auto"  # CUDA if there is one, else CPU; MPS on request

@@ -7,15 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from lt_lib._checks import check_labels
-from lt_lib.training import augment
 from lt_lib.training.config import TrainConfig, check_number, resolve_device
 from lt_lib.training.entry import check_part, enough_values, first_not_finite
 from lt_lib.training.evaluate import evaluation
+from lt_lib.training.feed import Feed
 from lt_lib.training.numerics import autocast, cpu_threads, repeatable
 from lt_lib.training.optimisers import make_optimiser
 from lt_lib.training.pixels import MEMORY_FORMATS, Images, Normaliser, input_dtype
+from lt_lib.training.recipes import Batch, check_recipes, recipe_of
 from lt_lib.training.schedules import learning_rate
-from lt_lib.training.seeding import AUGMENT, ORDER, epoch_generator, layer_randomness
+from lt_lib.training.seeding import MIX, epoch_generator, layer_randomness
 from lt_lib.training.state import TrainState, capture, restore
 
 
@@ -24,23 +25,6 @@ class Callback(Protocol):
 
     def on_epoch_end(self, epoch: int, trainer: "Trainer") -> None:
         """Look at `trainer` after `epoch` finished epochs (1 for the first)."""
-
-
-def batch_bounds(images: int, batch: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of each batch of an epoch: every image once, the short last batch kept.
-
-    A last batch of a single image joins the batch before it: batch normalisation has no variance to divide by
-    where a layer has one value a channel.
-
-    Raises:
-        ValueError: `images` or `batch` is below 1.
-    """
-    check_number(images, "images", 1, 2**63 - 1, whole=True)
-    check_number(batch, "batch", 1, 2**63 - 1, whole=True)
-    starts = list(range(0, images, batch))
-    if len(starts) > 1 and batch > 1 and images - starts[-1] == 1:
-        starts.pop()
-    return list(zip(starts, [*starts[1:], images], strict=True))
 
 
 class Trainer:
@@ -68,22 +52,14 @@ class Trainer:
         self._normaliser = Normaliser.build(
             normalise, part.images, self.device, config.memory_format, input_dtype(model)
         )
-        self._padded = augment.pad(part.images, config.augment).to(self.device)
-        self._labels = part.labels.to(self.device)
-        self._bounds = batch_bounds(len(part.labels), config.batch)
-        self.steps_per_epoch = len(self._bounds)
+        self._feed = Feed(part, config, seed, self._normaliser)
+        self.steps_per_epoch = len(self._feed.bounds)
+        self.recipe = recipe_of(self.loss)
         self.lr, self.epoch_loss = config.lr, float("nan")
 
-    def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs (B, ch, H, W) and labels (B,) of an epoch (from 0), from (seed, epoch) alone."""
-        images = len(self._labels)
-        order = torch.randperm(images, generator=epoch_generator(self.seed, epoch, ORDER))
-        choices = augment.draw(images, self.config.augment, epoch_generator(self.seed, epoch, AUGMENT))
-        order, choices = order.to(self.device), choices.to(self.device)
-        labels = self._labels[order]
-        for start, stop in self._bounds:
-            pixels = augment.take(self._padded, order[start:stop], choices, self.config.augment)
-            yield self._normaliser(pixels), labels[start:stop]
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch (from 0) for the recipe in force, from (seed, epoch) alone."""
+        return self._feed.batches(epoch, self.recipe)
 
     def run_epoch(self, epoch: int) -> None:
         """Train epoch `epoch` (from 0); nothing is read back from the device before its end.
@@ -96,22 +72,23 @@ class Trainer:
         set_epoch: Any = getattr(self.loss, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch, self.config.epochs)
+        self.recipe = recipe_of(self.loss)
+        generator = epoch_generator(self.seed, epoch, MIX)
         total = torch.zeros((), dtype=torch.float64, device=self._accumulator_device())
         with layer_randomness(self.seed, epoch, self.device):
-            for number, (inputs, labels) in enumerate(self.batches(epoch)):
+            for number, batch in enumerate(self.batches(epoch)):
                 self.lr = learning_rate(
                     self.config, epoch * self.steps_per_epoch + number, self.steps_per_epoch
                 )
-                value = self._step(inputs, labels)
-                total += value.to(total.device) * len(labels)
-        self.epoch_loss = float(total) / len(self._labels)
+                value = self._step(batch, generator)
+                total += value.to(total.device) * len(batch.labels)
+        self.epoch_loss = float(total) / self._feed.bounds[-1][1]
         self._check_finite(epoch)
 
-    def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _step(self, batch: Batch, generator: torch.Generator) -> Tensor:
         self.optimiser.zero_grad()
         with autocast(self.device, self.config.precision):
-            logits = self.model(inputs)
-        value = self.loss(logits.float(), labels)
+            value = self.recipe.objective(self.model, self.loss, batch, generator)
         value.backward()
         self.optimiser.step(self.lr)
         detached: Tensor = value.detach()
@@ -141,7 +118,7 @@ class Trainer:
         Raises:
             ValueError: batch normalisation would see a single value a channel in the smallest batch.
         """
-        smallest = min(stop - start for start, stop in self._bounds)
+        smallest = min(stop - start for start, stop in self._feed.bounds)
         with evaluation(self.model), enough_values(self.model, smallest):
             return int(self.model(self._normaliser(images.to(self.device))).shape[1])
 
@@ -168,8 +145,8 @@ def train(
 
     Args:
         model: of float32 or float64, maps (B, ch, H, W) of that type to logits (B, C).
-        loss: maps logits (B, C) and labels (B,) to a scalar; `set_epoch(epoch, epochs)` is called if it
-            has one.
+        loss: maps logits (B, C) and labels (B,) to a scalar, or takes what its `recipe` gives it (see
+            `lt_lib.training.recipes`), asked after each `set_epoch(epoch, epochs)`, if it has them.
         part: images (n, ch, H, W) and labels (n,).
         config: all settings.
         seed: of order, augmentation and random layers; not of the initial weights, which `model` brings.
@@ -178,12 +155,14 @@ def train(
         state: from `Trainer.state`, to go on after its epoch.
 
     Raises:
-        ValueError: labels outside the logits' classes or not one an image, channels that do not fit, pixels
-            or `normalise` not finite, batches too small for batch normalisation, a model of half
-            precision, a bad seed, or a state of another network.
+        ValueError: an unknown recipe or one that does not fit the network, labels outside the logits'
+            classes or not one an image, channels that do not fit, pixels or `normalise` not finite, batches
+            too small for batch normalisation, a model of half precision, a bad seed, or a state of another
+            network.
         FloatingPointError: the loss, a parameter or a buffer became NaN or infinite (once an epoch).
     """
     check_part(model, part)
+    check_recipes(model, loss)
     with cpu_threads(config.threads):
         trainer = Trainer(model, loss, part, config, seed, normalise)
         with repeatable(trainer.device):

@@ -6,18 +6,25 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-ORDER, AUGMENT, LAYERS = range(3)  # purposes: independent streams of one epoch
+ORDER, AUGMENT, LAYERS, MIX, PARTNER_ORDER, PARTNER_AUGMENT = range(
+    6
+)  # purposes: independent streams of one epoch
 
 
-def epoch_seed(seed: int, epoch: int, purpose: int) -> int:
-    """Return a 63-bit seed mixed from the three numbers, so that neighbours give unrelated streams."""
-    state = np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0]
+def epoch_seed(seed: int, epoch: int, purpose: int, *more: int) -> int:
+    """Return a 63-bit seed mixed from the numbers, so that neighbours give unrelated streams.
+
+    `more` are further numbers, such as a view or an image; zeros at the end count as nothing.
+    """
+    while more and more[-1] == 0:
+        more = more[:-1]
+    state = np.random.SeedSequence([seed, epoch, purpose, *more]).generate_state(1, np.uint64)[0]
     return int(state) >> 1
 
 
-def epoch_generator(seed: int, epoch: int, purpose: int) -> torch.Generator:
-    """Return a fresh CPU generator for one purpose in one epoch."""
-    return torch.Generator().manual_seed(epoch_seed(seed, epoch, purpose))
+def epoch_generator(seed: int, epoch: int, purpose: int, *more: int) -> torch.Generator:
+    """Return a fresh CPU generator for one purpose in one epoch (see `epoch_seed`)."""
+    return torch.Generator().manual_seed(epoch_seed(seed, epoch, purpose, *more))
 
 
 @contextmanager

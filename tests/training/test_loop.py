@@ -92,8 +92,8 @@ def test_an_epoch_holds_every_image_once_in_another_order_each_time():
     orders = []
     for epoch in range(2):
         batches = list(trainer.batches(epoch))
-        values = torch.cat([inputs[:, 0, 0, 0] for inputs, _ in batches]).round().long()
-        labels = torch.cat([labels for _, labels in batches])
+        values = torch.cat([batch.views[0][:, 0, 0, 0] for batch in batches]).round().long()
+        labels = torch.cat([batch.labels for batch in batches])
         assert sorted(values.tolist()) == list(range(n))
         assert torch.equal(labels, values % 3)  # each label stays with its image
         orders.append(values.tolist())
@@ -105,8 +105,8 @@ def test_the_augmented_batch_keeps_labels():
     part = Images((labels * 100).to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, 8, 8), labels)
     config = TrainConfig(augment="shift", batch=30, device="cpu")
     trainer = Trainer(small_net(), make_loss("ce", COUNTS), part, config, 0, AS_STORED)
-    ((inputs, given),) = trainer.batches(0)
-    assert torch.equal(inputs[:, 0, 4, 4].round().long(), given * 100)
+    (batch,) = trainer.batches(0)
+    assert torch.equal(batch.views[0][:, 0, 4, 4].round().long(), batch.labels * 100)
 
 
 def test_the_last_batch_is_kept_and_never_a_single_image():
