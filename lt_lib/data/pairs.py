@@ -77,8 +77,9 @@ def compose_pairs(
         _zip_class(members[a], members[b], limit, generator) for a in range(classes) for b in range(classes)
     ]
     left, right = (torch.from_numpy(np.concatenate(side)) for side in zip(*drawn, strict=True))
+    images = singles.in_memory()
     return Part(
-        torch.cat([singles.images.index_select(0, side) for side in (left, right)], dim=3),
+        torch.cat([images.index_select(0, side) for side in (left, right)], dim=3),
         singles.labels[left] * classes + singles.labels[right],
         singles.index[left] * total + singles.index[right],
     )

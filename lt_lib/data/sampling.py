@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lt_lib._checks import check_choice, check_counts
+from lt_lib.data.files import ImageFiles
 from lt_lib.data.pairs import PairSource, compose_pairs
 from lt_lib.data.source import Part, Source, Split
 
 DEFAULT_TEST_SHARE = 0.25
 # streams of one data seed: a split, its pairs and a long tail must not share draws
-_SPLIT, _TEST, _PAIRS, _TAIL = 1, 2, 3, 4
+_SPLIT, _TEST, _PAIRS, _TAIL, _NORMALISATION = 1, 2, 3, 4, 5
+_SAMPLED_FILES = 10_000
 
 Cuttable = TypeVar("Cuttable", Source, Split)
 Ints = NDArray[np.int64]
@@ -116,14 +118,20 @@ def long_tail(source: Cuttable, counts: Any, seed: int, draw: str = "generator")
 def normalisation(part: Part) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation of the pixels of each channel, on the scale 0..1.
 
-    A constant channel gets standard deviation 1, so that it is mapped to 0 rather than divided by 0.
+    A constant channel gets standard deviation 1, so that it is mapped to 0 rather than divided by 0. Of
+    images on disk, at most 10,000 are read: a random sample that depends on their number alone.
 
     Returns:
         mean (ch,), std (ch,), float32.
     """
+    images = part.images
+    if isinstance(images, ImageFiles) and len(images) > _SAMPLED_FILES:
+        drawn = _generator(0, _NORMALISATION).choice(len(images), _SAMPLED_FILES, replace=False)
+        images = images.take(np.sort(drawn))
     total = torch.zeros(part.channels, dtype=torch.float64)
     squares, pixels = torch.zeros_like(total), 0
-    for block in part.images.split(4096):  # float64 sums without a float64 copy of all images
+    # float64 sums without a float64 copy of all images
+    for block in images.split(256 if isinstance(images, ImageFiles) else 4096):
         values = block.to(torch.float64).transpose(0, 1).flatten(1)
         total, squares = total + values.sum(1), squares + values.square().sum(1)
         pixels += values.shape[1]

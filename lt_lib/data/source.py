@@ -8,20 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lt_lib.data.files import ImageFiles
 from lt_lib.data.validation import check_classes, check_pixels, labels_from, pixels_from
 
 
 @dataclass(frozen=True)
 class Part:
-    """Images and labels that stay together.
+    """Images and labels that stay together. The images are a tensor, or files that are decoded when needed.
 
     Raises:
         ValueError: shapes, types or lengths do not fit each other.
     """
 
-    images: Tensor  # (n, ch, H, W) uint8 in 0..255, or float32 in 0..1
+    images: Tensor | ImageFiles  # (n, ch, H, W) uint8 in 0..255, or float32 in 0..1
     labels: Tensor  # (n,) int64
     index: Tensor  # (n,) int64, position in the part of the source that the images were drawn from
+    groups: Tensor | None = None  # (n,) int64: images of one group (one lesion, say) never part in a split
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype not in (torch.uint8, torch.float32):
@@ -29,7 +31,9 @@ class Part:
                 f"`images` must be (n, ch, H, W) of uint8 or float32; found {tuple(self.images.shape)} of "
                 f"{self.images.dtype}. Reshape or convert them first."
             )
-        for value, name in ((self.labels, "labels"), (self.index, "index")):
+        for value, name in ((self.labels, "labels"), (self.index, "index"), (self.groups, "groups")):
+            if value is None:
+                continue
             if value.dtype != torch.int64 or tuple(value.shape) != (len(self.images),):
                 raise ValueError(
                     f"`{name}` must be int64, one entry for each of the {len(self.images)} images; found "
@@ -54,11 +58,24 @@ class Part:
     def take(self, positions: Any) -> "Part":
         """Return the images at `positions` (m,) of this part; their `index` still points into the source."""
         where = torch.as_tensor(positions, dtype=torch.int64)
+        labels, index = self.labels.index_select(0, where), self.index.index_select(0, where)
+        groups = None if self.groups is None else self.groups.index_select(0, where)
+        if isinstance(self.images, ImageFiles):
+            return Part(self.images.take(where), labels, index, groups)
         # index_select copies whole images; indexing by [] is three times slower
-        return Part(*(t.index_select(0, where) for t in (self.images, self.labels, self.index)))
+        return Part(self.images.index_select(0, where), labels, index, groups)
+
+    def in_memory(self) -> Tensor:
+        """Return the images as one tensor (n, ch, H, W); files are decoded, whatever memory that takes."""
+        return self.images.decode() if isinstance(self.images, ImageFiles) else self.images
 
     def fingerprint(self) -> str:
-        """Hex SHA-256 of pixels and labels, with their shapes and types."""
+        """Hex SHA-256 of pixels and labels, with their shapes and types.
+
+        Of files: of their relative paths, sizes in bytes and labels, and of how they are decoded.
+        """
+        if isinstance(self.images, ImageFiles):
+            return hashlib.sha256(f"{self.images.fingerprint()} {_digest(self.labels)}".encode()).hexdigest()
         return _digest(self.images, self.labels)
 
     def index_fingerprint(self) -> str:
@@ -200,7 +217,8 @@ def _part(images: Any, labels: Any, kind: str) -> Part:
 
 def _summary(part: Part) -> str:
     shape = " x ".join(str(size) for size in part.images.shape[1:])
-    return f"{len(part)} images {shape} {str(part.images.dtype).removeprefix('torch.')}"
+    kind = "on disk" if isinstance(part.images, ImageFiles) else str(part.images.dtype).removeprefix("torch.")
+    return f"{len(part)} images {shape} {kind}"
 
 
 def _described(data: Source | Split, parts: dict[str, Part | None]) -> str:

@@ -92,13 +92,13 @@ def check_classes(labels: Tensor, classes: int, name: str, require_all: bool) ->
         )
 
 
-def check_pixels(images: Tensor, name: str) -> None:
-    """Refuse float images with NaN, infinite or out-of-range pixels; uint8 cannot be wrong.
+def check_pixels(images: Any, name: str) -> None:
+    """Refuse float images with NaN, infinite or out-of-range pixels; bytes, also on disk, cannot be wrong.
 
     Raises:
         ValueError: a pixel is not finite, or lies outside 0..1.
     """
-    if not images.is_floating_point():
+    if not isinstance(images, Tensor) or not images.is_floating_point():
         return
     low, high = (float(v) for v in torch.aminmax(images))
     if low >= 0 and high <= 1:  # false for NaN, which aminmax hands on

@@ -1,0 +1,225 @@
+"""Images that stay on disk: decoded, resized and cropped when they are asked for."""
+
+import hashlib
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
+# what Pillow's decoders raise on damaged bytes, besides OSError
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+
+
+class ImageFiles:
+    """Image files under one folder, in place of a tensor (n, ch, S, S) of bytes.
+
+    An image is decoded to `channels` channels, its shorter side resized to `shorter` (bilinear, with
+    antialiasing) and its centre S x S cropped, as torchvision's `Resize` and `CenterCrop` do. Of several
+    frames the first counts; transparency is dropped, not blended; 16-bit grey levels are scaled to bytes,
+    round(v / 257); CMYK, palette and other colours become RGB; EXIF rotation is not applied. Files are looked
+    up at once, and opened when they are asked for.
+
+    Args:
+        root: the folder.
+        names: (n,) paths relative to it; they must not leave it (links are followed).
+        size: height and width S of the images that come out.
+        channels: 3 (RGB) or 1 (grey).
+        shorter: length of the shorter side before the crop, at least `size`; None is `size`.
+
+    Raises:
+        FileNotFoundError: a file is absent; the first one is named.
+        ValueError: a path leaves the folder, or a number is out of range.
+    """
+
+    dtype = torch.uint8
+    ndim = 4
+
+    def __init__(
+        self, root: str | Path, names: Sequence[str], size: int, channels: int = 3, shorter: int | None = None
+    ) -> None:
+        self.root = Path(root)
+        self.names = tuple(names)
+        self.size, self.channels = _whole(size, "size", 1), channels
+        self.shorter = self.size if shorter is None else _whole(shorter, "shorter", self.size)
+        if channels not in (1, 3):
+            raise ValueError(f"`channels` must be 1 (grey) or 3 (RGB); found {channels!r}. Pass one of them.")
+        self.sizes = _sizes(self.root, self.names)  # (n,) bytes of each file
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return (
+            f"ImageFiles({len(self)} files in '{self.root}' as {self.channels} x {self.size} x {self.size})"
+        )
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape (n, ch, S, S) of all images together."""
+        return torch.Size((len(self), self.channels, self.size, self.size))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all images take when they are decoded."""
+        return self.shape.numel()
+
+    def __getitem__(self, where: Any) -> Tensor:
+        """Decode images: (m, ch, S, S) uint8 for positions (m,) or a slice, (ch, S, S) for one number."""
+        positions = np.arange(len(self))[where.cpu().numpy() if isinstance(where, Tensor) else where]
+        if positions.ndim == 0:
+            return self._decode(int(positions))
+        images = torch.empty((len(positions), *self.shape[1:]), dtype=torch.uint8)
+        for i, position in enumerate(positions.tolist()):
+            images[i] = self._decode(position)
+        return images
+
+    def is_floating_point(self) -> bool:
+        """Return False: the images come as bytes."""
+        return False
+
+    def open(self, position: int) -> Image.Image:
+        """Return one whole image as RGB, or as L where `channels` is 1: for crops of one's own.
+
+        Raises:
+            ValueError: the file is truncated, corrupt or no image; it is named.
+        """
+        name = self.names[position]
+        try:
+            with Image.open(self.root / name) as image:
+                return _converted(image, self.channels)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"`{name}` must lie in `{self.root}`; it was there before and is gone. Put it back."
+            ) from error
+        except _DAMAGE as error:
+            raise ValueError(
+                f"`{name}` in `{self.root}` must be a whole image file; found one that cannot be decoded "
+                f"({str(error).rstrip('.')}). Fetch the file again, or leave it out."
+            ) from error
+
+    def take(self, positions: Any) -> "ImageFiles":
+        """Return the images at `positions` (m,), still on disk."""
+        where = np.arange(len(self))[np.asarray(positions, dtype=np.int64)]
+        taken = object.__new__(ImageFiles)
+        taken.__dict__.update(self.__dict__)  # not looked up again
+        taken.names = tuple(self.names[i] for i in where.tolist())
+        taken.sizes = self.sizes[where]
+        return taken
+
+    def split(self, batch: int) -> Iterator[Tensor]:
+        """Decode block after block of `batch` images, in order, as `Tensor.split` would give them."""
+        return (self[start : start + batch] for start in range(0, len(self), batch))
+
+    def decode(self) -> Tensor:
+        """Decode all images into one tensor (n, ch, S, S), several at a time."""
+        images = torch.empty(tuple(self.shape), dtype=torch.uint8)
+
+        def fill(i: int) -> None:
+            images[i] = self._decode(i)
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoders let go of Python's lock
+            list(pool.map(fill, range(len(self))))
+        return images
+
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of relative paths, sizes in bytes and the way of decoding; no pixel is read."""
+        how = f"files {tuple(self.shape)} {self.shorter};".encode()
+        digest = hashlib.sha256(how)
+        digest.update("\0".join(self.names).encode(errors="surrogateescape"))
+        digest.update(self.sizes.tobytes())
+        return digest.hexdigest()
+
+    def _decode(self, position: int) -> Tensor:
+        image = _cropped(self.open(position), self.shorter, self.size)
+        pixels = np.array(image).reshape(self.size, self.size, self.channels)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def is_gray(path: Path) -> bool:
+    """Tell from the header whether a file holds grey levels only; a palette counts as colour.
+
+    Raises:
+        ValueError: the file is no image; it is named.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.mode in GRAY_MODES
+    except _DAMAGE as error:
+        raise ValueError(
+            f"`{path}` must be an image file; found one that cannot be opened ({str(error).rstrip('.')}). "
+            "Fetch the file again, or leave it out."
+        ) from error
+
+
+def check_inside(name: str, where: str) -> None:
+    """Refuse a path that is empty, absolute or climbs out of its folder.
+
+    Raises:
+        ValueError: it does; `where` says where the path was found.
+    """
+    parts = name.replace("\\", "/").split("/")
+    if not name or parts[0] == "" or ".." in parts or parts[0][1:2] == ":" or "\0" in name:
+        raise ValueError(
+            f"{where} must name a file by its path within the image folder, without `..`; found `{name}`. "
+            "Write it relative to that folder."
+        )
+
+
+def _sizes(root: Path, names: Sequence[str]) -> NDArray[np.int64]:
+    sizes = np.empty(len(names), dtype=np.int64)
+    absent = []
+    for i, name in enumerate(names):
+        check_inside(name, "`names`")
+        try:
+            sizes[i] = (root / name).stat().st_size
+        except OSError:
+            absent.append(name)
+    if absent:
+        raise FileNotFoundError(
+            f"`{root}` must hold the image `{absent[0]}`; it is absent ({len(absent)} of {len(names)} are). "
+            "Unpack the missing images there, or pass the folder that holds them as `root`."
+        )
+    return sizes
+
+
+def _converted(image: Image.Image, channels: int) -> Image.Image:
+    if image.mode.startswith("I"):
+        levels = np.asarray(image)
+        if levels.min() < 0 or levels.max() > 65535:
+            raise ValueError(f"its grey levels {levels.min()}..{levels.max()} leave 16 bits")
+        image = Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers without a known range")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns on the direct way
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def _cropped(image: Image.Image, shorter: int, size: int) -> Image.Image:
+    width, height = image.size
+    short = min(width, height)
+    if short != shorter:
+        width, height = (
+            shorter if side == short else int(shorter * side / short) for side in (width, height)
+        )
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def _whole(value: Any, name: str, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not minimum <= value <= 8192:
+        raise ValueError(
+            f"`{name}` must be a whole number of pixels in {minimum}..8192; found {value!r}. Pass 64, say."
+        )
+    return int(value)
