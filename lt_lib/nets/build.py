@@ -5,44 +5,82 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lt_lib._checks import check_choice
+from lt_lib.nets._base import Classifier
 from lt_lib.nets.heads import HEAD_NAMES, HEAD_OPTIONS
-from lt_lib.nets.resnet import ResNet, _blocks, _check_sizes, resnet
+from lt_lib.nets.imagenet import LARGE_ARCHS, STEMS, torchvision_resnet
+from lt_lib.nets.resnet import _blocks, _check_sizes, resnet
+
+ARCHS = ("cifar", *LARGE_ARCHS)
+_SIZES = ("depth", "width")
+_OPTIONS = ("bias", "scale", "unit", "head_seed")
+_DEPTH, _WIDTH = 8, 8
 
 
 @dataclass(frozen=True)
 class NetConfig:
-    """What a network is, apart from its data: None leaves an option at the head's own default.
+    """What a network is, apart from its data: None leaves an option at its default.
+
+    A built configuration holds the sizes and the stem that its architecture has by default, so two
+    configurations that mean the same network are equal.
 
     Raises:
-        ValueError: a depth that is not 6n + 2, a width below 1, an unknown head, or an option that the head
-            does not have.
+        ValueError: a depth that is not 6n + 2, a width below 1, an unknown architecture, stem or head, or an
+            option that the architecture or the head does not have.
     """
 
-    depth: int = 8  # 6n + 2
-    width: int = 8  # channels of the first stage; 4 * width features
+    depth: int | None = None  # cifar only: 6n + 2; None: 8
+    width: int | None = None  # cifar only: channels of the first stage, 4 * width features; None: 8
     head: str = "linear"  # linear, cosine or etf
     bias: bool | None = None  # linear only
     scale: float | None = None  # cosine and etf only
     head_seed: int | None = None  # of the head's weights or frame; None: drawn after the network's seed
+    unit: bool | None = None  # etf only: features to the unit sphere first
+    arch: str = "cifar"  # cifar, or torchvision's resnet50 and resnext50 (32x4d), 2048 features
+    stem: str | None = None  # not cifar: imagenet (for 224 pixels) or small (for 32); None: imagenet
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"`{name}` must be a whole number; found {value!r}. Pass for example 8.")
-        _blocks(self.depth)
-        _check_sizes(self.width, channels=1)
+        check_choice(self.arch, ARCHS, "arch")
+        if self.arch == "cifar":
+            self._check_cifar()
+        else:
+            self._check_large()
         check_choice(self.head, HEAD_NAMES, "head")
         self._check_options()
 
+    def _check_cifar(self) -> None:
+        if self.stem is not None:
+            raise ValueError(
+                f"`stem` does not apply to the architecture `cifar`, which has one; found {self.stem!r}. "
+                f"Leave it out, or choose `arch` {' or '.join(LARGE_ARCHS)}."
+            )
+        for name, default in zip(_SIZES, (_DEPTH, _WIDTH), strict=True):
+            value = getattr(self, name)
+            if value is None:
+                object.__setattr__(self, name, default)
+            elif not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"`{name}` must be a whole number; found {value!r}. Pass for example 8.")
+        _blocks(self.depth or 0)
+        _check_sizes(self.width or 0, channels=1)
+
+    def _check_large(self) -> None:
+        for name in _SIZES:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"`{name}` applies to the architecture `cifar` only: `{self.arch}` has one size; found "
+                    f"{getattr(self, name)!r}. Leave it out."
+                )
+        object.__setattr__(self, "stem", STEMS[0] if self.stem is None else self.stem)
+        check_choice(self.stem, STEMS, "stem")
+
     def _check_options(self) -> None:
-        if not isinstance(self.bias, bool | None):
-            raise ValueError(f"`bias` must be true or false; found {self.bias!r}.")
+        for name in ("bias", "unit"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ValueError(f"`{name}` must be true or false; found {getattr(self, name)!r}.")
         if not isinstance(self.scale, int | float | None) or isinstance(self.scale, bool):
             raise ValueError(f"`scale` must be a number; found {self.scale!r}. Pass for example 30.")
         if not isinstance(self.head_seed, int | None) or isinstance(self.head_seed, bool):
             raise ValueError(f"`head_seed` must be a whole number; found {self.head_seed!r}.")
-        for name in ("bias", "scale"):
+        for name in ("bias", "scale", "unit"):
             if getattr(self, name) is not None and name not in HEAD_OPTIONS[self.head]:
                 raise ValueError(
                     f"`{name}` does not apply to the head `{self.head}`, which takes "
@@ -51,12 +89,27 @@ class NetConfig:
 
     def head_options(self) -> dict[str, Any]:
         """Return the options of the head that are set."""
-        return {
-            k: v for k, v in asdict(self).items() if k in ("bias", "scale", "head_seed") and v is not None
-        }
+        return {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is set, default sizes and stem included; `NetConfig(**settings)` is this one."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def build_net(config: NetConfig | Mapping[str, Any], classes: int, channels: int, seed: int) -> ResNet:
+def net_config(config: NetConfig | Mapping[str, Any]) -> NetConfig:
+    """Return `config` as a `NetConfig`.
+
+    Raises:
+        ValueError: an unknown field (the known ones are listed), or whatever `NetConfig` refuses.
+    """
+    if isinstance(config, NetConfig):
+        return config
+    for key in config:
+        check_choice(key, (field.name for field in fields(NetConfig)), "net")
+    return NetConfig(**config)
+
+
+def build_net(config: NetConfig | Mapping[str, Any], classes: int, channels: int, seed: int) -> Classifier:
     """Return the network of `config`, initialised by `seed` alone; the global random state is untouched.
 
     Args:
@@ -66,10 +119,12 @@ def build_net(config: NetConfig | Mapping[str, Any], classes: int, channels: int
         seed: of the weights.
 
     Raises:
-        ValueError: an unknown field (the known ones are listed), or whatever `resnet` refuses.
+        ValueError: an unknown field (the known ones are listed), or whatever `resnet` or
+            `torchvision_resnet` refuses.
     """
-    if not isinstance(config, NetConfig):
-        for key in config:
-            check_choice(key, (field.name for field in fields(NetConfig)), "net")
-        config = NetConfig(**config)
-    return resnet(config.depth, config.width, classes, channels, config.head, seed, **config.head_options())
+    config = net_config(config)
+    options = config.head_options()
+    if config.depth is None or config.width is None:
+        stem = config.stem or STEMS[0]
+        return torchvision_resnet(config.arch, classes, channels, stem, config.head, seed, **options)
+    return resnet(config.depth, config.width, classes, channels, config.head, seed, **options)

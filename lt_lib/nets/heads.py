@@ -1,7 +1,7 @@
 """Classifier heads: linear, cosine, and a simplex ETF that is never trained.
 
 Each head is linear in `inputs(h)`: its logits are `inputs(h) @ weight_matrix().T + bias_vector()`. Collapse
-metrics of a head take `inputs(h)` as features (for linear and ETF heads that is h itself).
+metrics of a head take `inputs(h)` as features (for a linear head, and an ETF head without `unit`, h itself).
 """
 
 import math
@@ -13,7 +13,7 @@ from torch.nn.functional import linear, normalize
 from lt_lib.collapse.etf import generator_of, simplex_etf
 
 HEAD_NAMES = ("linear", "cosine", "etf")
-HEAD_OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale",)}
+HEAD_OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale", "unit")}
 
 
 class LinearHead(nn.Module):
@@ -89,13 +89,17 @@ class CosineHead(nn.Module):
 class ETFHead(nn.Module):
     """Logits `scale * E h` for a fixed simplex ETF E with unit rows (Yang et al. 2022); no bias.
 
-    E is not a parameter but a buffer: a checkpoint carries it, and a device move takes it along.
+    E is not a parameter but a buffer: a checkpoint carries it, and a device move takes it along. With `unit`
+    the features go to the unit sphere first, so that logits are cosines times `scale`: the setting of the
+    dot-regression loss. The code released with that paper also has a BatchNorm before the sphere, in which
+    features lose their common mean; this head has none.
 
     Args:
         dim: d, at least C - 1.
         classes: C.
         scale: length of the rows, omega of Theorem T4.
         seed: of the frame's rotation, drawn from a generator of its own.
+        unit: whether features are divided by their length (a zero feature stays 0).
 
     Raises:
         ValueError: dim < C - 1, where no simplex ETF exists (the NC2 floor is named); scale not positive.
@@ -103,18 +107,26 @@ class ETFHead(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, dim: int, classes: int, scale: float = 1.0, seed: int | torch.Generator = 0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        scale: float = 1.0,
+        seed: int | torch.Generator = 0,
+        unit: bool = False,
+    ) -> None:
         super().__init__()
+        self.unit = unit
         frame = _positive(scale) * simplex_etf(classes, dim, seed)
         self.register_buffer("weight", frame.to(torch.get_default_dtype()))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits (B, C) of features (B, d)."""
-        return linear(features, self.weight)
+        return linear(self.inputs(features), self.weight)
 
     def inputs(self, features: Tensor) -> Tensor:
-        """Return the vectors (B, d) that `weight_matrix` acts on: the features themselves."""
-        return features
+        """Return the vectors (B, d) that `weight_matrix` acts on: the features, with `unit` on the sphere."""
+        return normalize(features) if self.unit else features
 
     def weight_matrix(self) -> Tensor:
         """Return `scale * E`, (C, d), a buffer."""

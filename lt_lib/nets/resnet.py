@@ -6,12 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from lt_lib._checks import check_choice
-from lt_lib.collapse.etf import nc2_floor
-from lt_lib.nets.heads import HEAD_NAMES, HEAD_OPTIONS, CosineHead, ETFHead, LinearHead
-
-Head = LinearHead | CosineHead | ETFHead
-_HEADS: dict[str, type[Head]] = dict(zip(HEAD_NAMES, (LinearHead, CosineHead, ETFHead), strict=True))
+from lt_lib.nets._base import Classifier, Head, make_head
 
 
 class BasicBlock(nn.Module):
@@ -38,7 +33,7 @@ class BasicBlock(nn.Module):
         return relu(out + x)
 
 
-class ResNet(nn.Module):
+class ResNet(Classifier):
     """Three stages of n basic blocks at widths w, 2w, 4w and strides 1, 2, 2, then the mean over positions.
 
     Args:
@@ -52,15 +47,9 @@ class ResNet(nn.Module):
     """
 
     def __init__(self, depth: int, width: int, head: Head, channels: int = 3) -> None:
-        super().__init__()
         blocks = _blocks(depth)
         _check_sizes(width, channels)
-        self.channels, self.dim, self.classes = channels, 4 * width, len(head.weight_matrix())
-        if head.weight_matrix().shape[1] != self.dim:
-            raise ValueError(
-                f"`head` must take the {self.dim} features of a network of width {width}; found one for "
-                f"{head.weight_matrix().shape[1]}."
-            )
+        super().__init__(head, 4 * width, channels)
         self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(width)
         self.stage1 = _stage(blocks, width, width, 1)
@@ -68,28 +57,9 @@ class ResNet(nn.Module):
         self.stage3 = _stage(blocks, 2 * width, 4 * width, 2)
         self.head = head
 
-    def features(self, x: Tensor) -> Tensor:
-        """Return the features (B, 4w) that enter the head, of images (B, channels, H, W).
-
-        Raises:
-            ValueError: images of another shape or number of channels.
-        """
-        if x.ndim != 4 or x.shape[1] != self.channels:
-            raise ValueError(
-                f"Images must be (B, {self.channels}, H, W) for this network; found {tuple(x.shape)}. Build "
-                "the network with `channels` of your data, or convert the images."
-            )
+    def _features(self, x: Tensor) -> Tensor:
         x = relu(self.bn(self.conv(x)))
         return self.stage3(self.stage2(self.stage1(x))).mean((2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C) of images (B, channels, H, W)."""
-        return self.head(self.features(x))
-
-    @property
-    def nc2_floor(self) -> float:
-        """Least NC2 of this network's class means: above 0 when 4w < C - 1 (Theorem T1 (vi))."""
-        return nc2_floor(self.classes, self.dim)
 
 
 def resnet(
@@ -114,23 +84,18 @@ def resnet(
         channels: of the images.
         head: name of the head.
         seed: of all weights.
-        head_options: `bias` (linear), `scale` (cosine, etf), `seed` (of the head alone, as `head_seed`).
+        head_options: `bias` (linear), `scale` (cosine, etf), `unit` (etf), `head_seed` (of the head alone).
 
     Raises:
         ValueError: an impossible depth or width, an unknown head, an option that the head does not have, or
             an ETF head with 4 * width < C - 1.
     """
-    check_choice(head, HEAD_NAMES, "head")
     _check_sizes(width, channels)
-    for name in head_options:
-        check_choice(name, (*HEAD_OPTIONS[head], "head_seed"), f"an option of the head `{head}`")
-    if classes < 2:
-        raise ValueError(f"`classes` must be at least 2; found {classes}. One class leaves nothing to learn.")
     generator = torch.Generator().manual_seed(seed)
-    head_options["seed"] = head_options.pop("head_seed", generator)
+    made = make_head(head, 4 * width, classes, head_options, generator)
     # layers draw when they are built, from the global generator: give that back as it was
     with torch.random.fork_rng(devices=[]):
-        net = ResNet(depth, width, _HEADS[head](4 * width, classes, **head_options), channels)
+        net = ResNet(depth, width, made, channels)
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=generator)

@@ -12,6 +12,7 @@ from lt_lib import data as lt_data
 from lt_lib._checks import check_choice
 from lt_lib._home import project_root
 from lt_lib.data import Split
+from lt_lib.nets import net_config
 from lt_lib.runs.fingerprint import code_fingerprint
 from lt_lib.training import TrainConfig
 from lt_lib.training.config import check_number
@@ -28,7 +29,6 @@ DATA_DEFAULTS: dict[str, Any] = {
     "calibration": 0,  # images a class (whole number) or stratified share
     "test": None,  # likewise; None: the source's own test part
 }
-NET_DEFAULTS: dict[str, Any] = {"depth": 8, "width": 8, "head": "linear"}
 _RANGES = {"seed": (0, 2**63 - 1), "data_seed": (0, 2**32 - 1), "measure_every": (1, 100_000)}
 
 
@@ -38,7 +38,7 @@ class RunConfig:
 
     Attributes:
         data: a name, or see `DATA_DEFAULTS`. Order: split first, then the training part alone is cut.
-        net: see `NET_DEFAULTS`; further entries go to `lt_lib.nets.build_net`.
+        net: fields of `lt_lib.nets.NetConfig`; kept with the default sizes and without None.
         loss: a name, or `name` and the loss's own settings, for `lt_lib.losses.make_loss`.
         training: a TrainConfig or its fields; `threads` must be a number, since it decides the bits.
         seed: initial weights, order of the data, augmentation; below 2^63.
@@ -65,9 +65,10 @@ class RunConfig:
             raise ValueError(f'`loss` needs an entry "name", such as "ce"; found {loss}.')
         for name, (low, high) in _RANGES.items():
             object.__setattr__(self, name, check_number(getattr(self, name), name, low, high, whole=True))
-        plain = {"data": {**DATA_DEFAULTS, **data}, "net": {**NET_DEFAULTS, **net}, "loss": loss}
+        plain = {"data": {**DATA_DEFAULTS, **data}, "net": net, "loss": loss}
         for name, entries in plain.items():
             object.__setattr__(self, name, _jsonable(entries, name))
+        object.__setattr__(self, "net", net_config(self.net).settings())
         object.__setattr__(self, "training", TrainConfig.from_dict(self.training))
         if self.training.threads is None:
             raise ValueError(

@@ -11,10 +11,11 @@ Head = LinearHead | CosineHead | ETFHead
 
 
 def heads() -> list[Head]:
-    return [LinearHead(12, 7), LinearHead(12, 7, bias=False), CosineHead(12, 7), ETFHead(12, 7, scale=2.5)]
+    plain = [LinearHead(12, 7), LinearHead(12, 7, bias=False), CosineHead(12, 7), ETFHead(12, 7, scale=2.5)]
+    return [*plain, ETFHead(12, 7, scale=2.5, unit=True)]
 
 
-@pytest.mark.parametrize("head", heads(), ids=["linear", "no bias", "cosine", "etf"])
+@pytest.mark.parametrize("head", heads(), ids=["linear", "no bias", "cosine", "etf", "unit etf"])
 def test_logits_are_linear_in_the_inputs(head: Head) -> None:
     h = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     logits = head.inputs(h) @ head.weight_matrix().T
@@ -59,6 +60,18 @@ def test_etf_is_the_simplex_frame_of_its_seed() -> None:
     head = ETFHead(6, 7, scale=2.0, seed=4)
     torch.testing.assert_close(head.weight, (2 * simplex_etf(7, 6, seed=4)).float())
     assert head.double().weight.dtype == torch.float64
+
+
+def test_unit_etf_logits_are_cosines_within_the_scale() -> None:
+    head, plain = ETFHead(12, 7, scale=3, unit=True), ETFHead(12, 7, scale=3)
+    h = torch.randn(50, 12, generator=torch.Generator().manual_seed(0))
+    expected = 3 * cosine_similarity(h[:, None], head.weight[None], dim=2)
+    torch.testing.assert_close(head(h), expected)
+    torch.testing.assert_close(head(17 * h), head(h))
+    assert torch.equal(head.weight, plain.weight)
+    assert torch.equal(plain.inputs(h), h)
+    torch.testing.assert_close(head.inputs(h).norm(dim=1), torch.ones(50))
+    assert head(torch.zeros(1, 12)).tolist() == [[0.0] * 7]
 
 
 def test_heads_draw_from_their_own_generator() -> None:
