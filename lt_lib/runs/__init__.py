@@ -1,6 +1,7 @@
 """The run store: trained runs by content hash, computed once, resumable, never half written."""
 
 from lt_lib.runs.config import FORMAT, RunConfig
+from lt_lib.runs.evidence import publish_runs, read_runs
 from lt_lib.runs.files import StoreError
 from lt_lib.runs.fingerprint import fingerprint
 from lt_lib.runs.from_profile import config_from_profile
@@ -21,6 +22,8 @@ __all__ = [
     "config_from_profile",
     "fingerprint",
     "publish",
+    "publish_runs",
+    "read_runs",
     "run",
     "run_many",
     "save_figure_data",

@@ -21,6 +21,7 @@ from lt_lib.runs.experiment import Checkpoint, Outcome
 from lt_lib.runs.files import explained, replace, sha256, sync_folder, write_bytes
 from lt_lib.runs.lock import locked
 from lt_lib.runs.results import Run
+from lt_lib.training import resolve_device
 
 _log = logging.getLogger(__name__)
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -227,7 +228,7 @@ class Store:
         made = {
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": config.training.device,
+            "device": _device_name(config.training.device),
             "seconds": round(seconds, 2),
         }
         contents = {
@@ -244,3 +245,8 @@ class Store:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _device_name(setting: str) -> str:
+    device = resolve_device(setting)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,99 @@
+"""One line a run: what was run, where, and what came out, in a small CSV that can be committed."""
+
+import csv
+import io
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lt_lib._home import project_root
+from lt_lib.runs.files import explained, replace
+from lt_lib.runs.publish import _checked, build_folder
+from lt_lib.runs.results import Run
+
+_TEST = ("balanced", "plain", "worst", "sigma", "rho", "per_class", "class_loss")
+_TRAIN = ("balanced", "rho", "per_class", "class_loss")
+_COLLAPSE = ("nc1", "nc2", "nc3")
+_TEXTS = ("commit", "key", "data", "device", "torch")  # a commit may look like a number
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """Return a run as one flat row: configuration, seeds, device, seconds, and its final metrics.
+
+    Lists and mappings stay what they are; accuracies are in 0..1, losses in nats.
+    """
+    config = run.config.to_dict()
+    data = config.pop("data")
+    row: dict[str, Any] = {"key": run.key, "data": data["name"], "imbalance": data["imbalance"]}
+    row |= {"counts": run.config.split().counts.tolist(), **config}
+    row |= {name: run.made.get(name) for name in ("device", "torch", "seconds")}
+    row |= {f"test_{name}": run.metrics["test"][name] for name in _TEST}
+    row |= {f"train_{name}": run.metrics["train"][name] for name in _TRAIN}
+    row |= {name: run.metrics["collapse"][name] for name in _COLLAPSE}
+    best = run.metrics["best_epoch_selected_on_test"]
+    return row | {"best_epoch_balanced_selected_on_test": best["balanced"]}
+
+
+def publish_runs(notebook: str, runs: Iterable[Run], profile: str | None = None) -> Path:
+    """Write one row a run to `build/<profile>/published/<notebook>.runs.csv`, and return the path.
+
+    Each row also names the commit of the project that the runs were asked from ("+" after it: with changes;
+    empty: no repository). The run's key holds a fingerprint of the code itself. Lists and mappings are JSON.
+
+    Raises:
+        ValueError: no run, or a name that is no file name.
+        StoreError: the folder cannot be written.
+    """
+    commit = project_commit()
+    rows = [{"commit": commit, **run_row(run)} for run in runs]
+    if not rows:
+        raise ValueError("`runs` must hold at least one run; found none.")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(name, row[name]) for name in names])
+    path = build_folder(profile) / "published" / f"{_checked(notebook, 'notebook')}.runs.csv"
+    with explained(path.parent, built=True):
+        replace(path, out.getvalue().encode(), sync=False)
+    return path
+
+
+def read_runs(path: str | Path) -> list[dict[str, Any]]:
+    """Read `publish_runs`'s CSV back into rows; a number, list or mapping becomes one again.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a cell is neither of the named texts nor JSON.
+    """
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return [
+            {n: (c if n in _TEXTS else _value(c)) for n, c in row.items()} for row in csv.DictReader(file)
+        ]
+
+
+def project_commit() -> str:
+    """Return the project's commit, 12 digits, with "+" where tracked files differ; "" without one."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(project_root()), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if name in _TEXTS else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _value(cell: str) -> Any:
+    return None if cell == "" else json.loads(cell)
