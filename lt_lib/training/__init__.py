@@ -4,11 +4,12 @@ from lt_lib.training.config import TrainConfig, resolve_device
 from lt_lib.training.evaluate import Predictions, evaluate, evaluation
 from lt_lib.training.feed import batch_bounds
 from lt_lib.training.loop import Callback, Trainer, train
+from lt_lib.training.mittag_leffler import mittag_leffler, order_of
 from lt_lib.training.numerics import cpu_threads, repeatable
 from lt_lib.training.pixels import Images
 from lt_lib.training.recipes import Batch, Recipe, apply_loss, full_precision, recipe_of, register
 from lt_lib.training.recorder import Recorder, classifier_of, collapse_of, epoch_weights
-from lt_lib.training.schedules import learning_rate
+from lt_lib.training.schedules import learning_rate, with_order
 from lt_lib.training.state import TrainState
 
 __all__ = [
@@ -31,9 +32,12 @@ __all__ = [
     "evaluation",
     "full_precision",
     "learning_rate",
+    "mittag_leffler",
+    "order_of",
     "recipe_of",
     "register",
     "repeatable",
     "resolve_device",
     "train",
+    "with_order",
 ]

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from lt_lib._checks import check_choice
+from lt_lib.reweighting._entry import first_epoch
+from lt_lib.training.mittag_leffler import LOWEST_ORDER
 from lt_lib.training.sampling import SAMPLINGS
 
 OPTIMISERS = ("sgd", "adamw")
-SCHEDULES = ("cosine", "step", "constant")
+SCHEDULES = ("cosine", "step", "constant", "mittag_leffler")
 AUGMENTATIONS = ("none", "shift", "crop_flip")
 VIEWS = ("one", "three")
 PRECISIONS = ("float32", "bfloat16")
@@ -37,8 +39,13 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "weight_decay": (0, 10, False),
     "warmup": (0, 100_000, True),
     "decay": (0, 1, False),
+    "order": (LOWEST_ORDER, 1, False),
+    "phase": (0, 1, False),
     "threads": (1, 1024, True),
 }
+
+
+_MAY_BE_NONE = ("order", "threads")
 
 
 def check_number(value: Any, name: str, low: float, high: float, whole: bool = False) -> int | float:
@@ -82,6 +89,8 @@ class TrainConfig:
     warmup: int = 0  # epochs of linear warm-up
     milestones: tuple[int, ...] = ()  # "step" only: epochs from which the rate is times `decay`
     decay: float = 0.1
+    order: float | None = None  # "mittag_leffler" only; None: from the class counts, see `order_of`
+    phase: float = 0.8  # "mittag_leffler" only: share of the epochs before its second phase
     augment: str = "none"
     views: str = "one"  # "three": the recipe's views plus two of SimCLR, whose logits enter no loss
     sampling: str = "instance"  # others draw with replacement, see `sampling`
@@ -94,7 +103,7 @@ class TrainConfig:
         for name, choices in _CHOICES.items():
             check_choice(getattr(self, name), choices, name)
         for name, (low, high, whole) in _RANGES.items():
-            if not (name == "threads" and self.threads is None):
+            if not (name in _MAY_BE_NONE and getattr(self, name) is None):
                 object.__setattr__(self, name, check_number(getattr(self, name), name, low, high, whole))
         if not isinstance(self.nesterov, bool):
             raise ValueError(f"`nesterov` must be true or false; found {self.nesterov!r}.")
@@ -113,8 +122,18 @@ class TrainConfig:
             raise ValueError(
                 f"`warmup` must be shorter than the training of {self.epochs} epochs; found {self.warmup}."
             )
+        if self.schedule == "mittag_leffler" and self.switch <= self.warmup:
+            raise ValueError(
+                f"`phase` must leave the first phase an epoch after the warm-up of {self.warmup} epochs; "
+                f"found {self.phase} of {self.epochs} epochs. Raise `phase` or shorten `warmup`."
+            )
         if self.nesterov and self.momentum == 0:
             raise ValueError("`nesterov` needs `momentum` above 0; found 0. Set `nesterov` to false.")
+
+    @property
+    def switch(self) -> int:
+        """Epoch (from 0) that starts Mittag-Leffler's second phase; as a loss with `defer_epoch=phase`."""
+        return self.epochs if self.phase == 1 else first_epoch(float(self.phase), self.epochs, "phase")
 
     @classmethod
     def from_dict(cls, settings: "Mapping[str, Any] | TrainConfig") -> "TrainConfig":

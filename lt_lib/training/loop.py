@@ -15,7 +15,7 @@ from lt_lib.training.numerics import autocast, cpu_threads, repeatable
 from lt_lib.training.optimisers import make_optimiser
 from lt_lib.training.pixels import MEMORY_FORMATS, Images, Normaliser, input_dtype
 from lt_lib.training.recipes import Batch, check_recipes, recipe_of
-from lt_lib.training.schedules import learning_rate
+from lt_lib.training.schedules import learning_rate, with_order
 from lt_lib.training.seeding import MIX, epoch_generator, layer_randomness
 from lt_lib.training.state import TrainState, capture, restore
 
@@ -53,6 +53,7 @@ class Trainer:
             normalise, part.images, self.device, config.memory_format, input_dtype(model)
         )
         self._feed = Feed(part, config, seed, self._normaliser)
+        self._schedule = with_order(config, part.labels)
         self.steps_per_epoch = len(self._feed.bounds)
         self.recipe = recipe_of(self.loss)
         self.lr, self.epoch_loss = config.lr, float("nan")
@@ -78,7 +79,7 @@ class Trainer:
         with layer_randomness(self.seed, epoch, self.device):
             for number, batch in enumerate(self.batches(epoch)):
                 self.lr = learning_rate(
-                    self.config, epoch * self.steps_per_epoch + number, self.steps_per_epoch
+                    self._schedule, epoch * self.steps_per_epoch + number, self.steps_per_epoch
                 )
                 value = self._step(batch, generator)
                 total += value.to(total.device) * len(batch.labels)
