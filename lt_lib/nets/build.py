@@ -6,6 +6,7 @@ from typing import Any
 
 from lt_lib._checks import check_choice
 from lt_lib.nets._base import Classifier
+from lt_lib.nets.extras import EXTRA_NAMES, attach_extras
 from lt_lib.nets.heads import HEAD_NAMES, HEAD_OPTIONS
 from lt_lib.nets.imagenet import LARGE_ARCHS, STEMS, torchvision_resnet
 from lt_lib.nets.resnet import _blocks, _check_sizes, resnet
@@ -37,6 +38,9 @@ class NetConfig:
     unit: bool | None = None  # etf only: features to the unit sphere first
     arch: str = "cifar"  # cifar, or torchvision's resnet50 and resnext50 (32x4d), 2048 features
     stem: str | None = None  # not cifar: imagenet (for 224 pixels) or small (for 32); None: imagenet
+    extras: str | None = (
+        None  # further heads that a loss trains: glmc or bcl; all other weights stay the same
+    )
 
     def __post_init__(self) -> None:
         check_choice(self.arch, ARCHS, "arch")
@@ -45,6 +49,8 @@ class NetConfig:
         else:
             self._check_large()
         check_choice(self.head, HEAD_NAMES, "head")
+        if self.extras is not None:
+            check_choice(self.extras, EXTRA_NAMES, "extras")
         self._check_options()
 
     def _check_cifar(self) -> None:
@@ -124,7 +130,12 @@ def build_net(config: NetConfig | Mapping[str, Any], classes: int, channels: int
     """
     config = net_config(config)
     options = config.head_options()
+    net: Classifier
     if config.depth is None or config.width is None:
         stem = config.stem or STEMS[0]
-        return torchvision_resnet(config.arch, classes, channels, stem, config.head, seed, **options)
-    return resnet(config.depth, config.width, classes, channels, config.head, seed, **options)
+        net = torchvision_resnet(config.arch, classes, channels, stem, config.head, seed, **options)
+    else:
+        net = resnet(config.depth, config.width, classes, channels, config.head, seed, **options)
+    if config.extras is not None:
+        attach_extras(net, config.extras, seed)
+    return net

@@ -61,8 +61,12 @@ class _Saver:
 
 
 def make_net(config: RunConfig, split: Split) -> nn.Module:
-    """Return the run's network with its initial weights, which depend on `config.seed` alone."""
-    net: nn.Module = build_net(config.net, split.classes, split.train.images.shape[1], seed=config.seed)
+    """Return the run's network with its initial weights, which depend on `config.seed` alone.
+
+    It has the further heads that the loss trains, whether `config.net` names them or not.
+    """
+    wanted = {"extras": loss_of(config, split).extras, **config.net}
+    net: nn.Module = build_net(wanted, split.classes, split.train.images.shape[1], seed=config.seed)
     return net
 
 

@@ -1,10 +1,12 @@
 """Training and evaluation: plain loops, deterministic, resumable bit for bit."""
 
 from lt_lib.training.config import TrainConfig, resolve_device
+from lt_lib.training.contrastive import BCLRecipe
 from lt_lib.training.evaluate import Predictions, evaluate, evaluation
 from lt_lib.training.feed import batch_bounds
 from lt_lib.training.loop import Callback, Trainer, train
 from lt_lib.training.mittag_leffler import mittag_leffler, order_of
+from lt_lib.training.mixing import GLMCRecipe, cutmix, mixup
 from lt_lib.training.numerics import cpu_threads, repeatable
 from lt_lib.training.pixels import Images
 from lt_lib.training.recipes import Batch, Recipe, apply_loss, full_precision, recipe_of, register
@@ -13,8 +15,10 @@ from lt_lib.training.schedules import learning_rate, with_order
 from lt_lib.training.state import TrainState
 
 __all__ = [
+    "BCLRecipe",
     "Batch",
     "Callback",
+    "GLMCRecipe",
     "Images",
     "Predictions",
     "Recipe",
@@ -27,11 +31,13 @@ __all__ = [
     "classifier_of",
     "collapse_of",
     "cpu_threads",
+    "cutmix",
     "epoch_weights",
     "evaluate",
     "evaluation",
     "full_precision",
     "learning_rate",
+    "mixup",
     "mittag_leffler",
     "order_of",
     "recipe_of",
