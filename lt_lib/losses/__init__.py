@@ -1,9 +1,13 @@
 """Losses for long-tailed classification, by name through `make_loss`."""
 
+from lt_lib.losses.adaptive import GroupDRO, LossProportional
 from lt_lib.losses.adjusted import BalancedSoftmax, LogitAdjustedCrossEntropy
-from lt_lib.losses.deferral import Deferred
+from lt_lib.losses.deferral import Deferred, DeferredReweighting
+from lt_lib.losses.dot_regression import DotRegressionLoss
 from lt_lib.losses.focal import FocalLoss
-from lt_lib.losses.inverse import InverseLoss
+from lt_lib.losses.influence import InfluenceBalancedLoss
+from lt_lib.losses.inverse import InverseLoss, Reweighted
+from lt_lib.losses.ldam import LDAMLoss, ldam_margins
 from lt_lib.losses.registry import LOSS_NAMES, loss_options, make_loss
 from lt_lib.losses.weighted import (
     ClassMeanCrossEntropy,
@@ -17,12 +21,20 @@ __all__ = [
     "BalancedSoftmax",
     "ClassMeanCrossEntropy",
     "Deferred",
+    "DeferredReweighting",
+    "DotRegressionLoss",
     "FocalLoss",
+    "GroupDRO",
+    "InfluenceBalancedLoss",
     "InverseLoss",
+    "LDAMLoss",
     "LogitAdjustedCrossEntropy",
+    "LossProportional",
+    "Reweighted",
     "WeightedCrossEntropy",
     "class_balanced_weights",
     "inverse_frequency_weights",
+    "ldam_margins",
     "loss_options",
     "make_loss",
 ]

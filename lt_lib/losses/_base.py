@@ -108,3 +108,22 @@ def class_totals(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     """Count the labels of a batch, (C,) in `dtype`, without waiting for a device (`bincount` would)."""
     ones = torch.ones(len(labels), dtype=dtype, device=labels.device)
     return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)
+
+
+def check_features(features: Any, labels: Tensor, loss: str) -> Tensor:
+    """Return the vectors (B, d) that the classifier acts on, in float32 at least; refuse anything else.
+
+    Raises:
+        ValueError: `features` are missing, or are not one floating-point row a label.
+    """
+    if isinstance(features, Tensor):
+        if features.ndim == 2 and len(features) == len(labels) and features.is_floating_point():
+            return widen(features)
+        found = f"shape {tuple(features.shape)} of {features.dtype}"
+    else:
+        found = "none" if features is None else type(features).__name__
+    raise ValueError(
+        f"The loss `{loss}` needs `features`, the floating-point vectors ({len(labels)}, d) that the "
+        f"classifier acts on; found {found}. The recipe `features` of `lt_lib.training` passes them; "
+        "by hand call `loss(logits, labels, features)`."
+    )

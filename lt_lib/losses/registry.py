@@ -1,75 +1,26 @@
 """Losses by name."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor
 
 from lt_lib._checks import check_choice, check_counts
-from lt_lib.losses._base import ClassLoss, CrossEntropy
-from lt_lib.losses.adjusted import BalancedSoftmax, LogitAdjustedCrossEntropy
-from lt_lib.losses.deferral import Deferred
-from lt_lib.losses.focal import FocalLoss
-from lt_lib.losses.inverse import InverseLoss
-from lt_lib.losses.weighted import (
-    ClassMeanCrossEntropy,
-    WeightedCrossEntropy,
-    class_balanced_weights,
-    inverse_frequency_weights,
-)
+from lt_lib.losses._base import ClassLoss
+from lt_lib.losses._builders import BUILDERS, reweighting_of
+from lt_lib.losses.deferral import Deferred, DeferredReweighting
+from lt_lib.losses.inverse import Reweighted
+from lt_lib.losses.weighted import class_balanced_weights
 from lt_lib.reweighting import InverseReweighting
 
-PRESETS = ("as_written", "as_released")
+LOSS_NAMES: tuple[str, ...] = tuple(BUILDERS)
+_WRAPPERS = ("defer_epoch", "drw_epoch", "drw_beta", "inverse")  # options of every loss
 
 
-def _ce(counts: Tensor) -> ClassLoss:
-    return CrossEntropy(len(counts))
-
-
-def _class_mean(counts: Tensor) -> ClassLoss:
-    return ClassMeanCrossEntropy(len(counts))
-
-
-def _inverse_frequency(counts: Tensor, power: float = 1.0) -> ClassLoss:
-    return WeightedCrossEntropy(inverse_frequency_weights(counts, power))
-
-
-def _class_balanced(counts: Tensor, beta: float = 0.9999) -> ClassLoss:
-    return WeightedCrossEntropy(class_balanced_weights(counts, beta))
-
-
-def _focal(counts: Tensor, gamma: float = 2.0, weights: Any = None) -> ClassLoss:
-    return FocalLoss(len(counts), gamma, weights)
-
-
-def _logit_adjustment(counts: Tensor, tau: float = 1.0) -> ClassLoss:
-    return LogitAdjustedCrossEntropy(counts, tau)
-
-
-def _balanced_softmax(counts: Tensor) -> ClassLoss:
-    return BalancedSoftmax(counts)
-
-
-def _inverse(counts: Tensor, preset: str | None = None, **options: Any) -> ClassLoss:
-    if preset is None:
-        return InverseLoss(InverseReweighting(counts, **options))
-    check_choice(preset, PRESETS, "preset")
-    return InverseLoss(getattr(InverseReweighting, preset)(counts, **options))
-
-
-_BUILDERS: dict[str, Callable[..., ClassLoss]] = {
-    "ce": _ce,
-    "class_mean": _class_mean,
-    "inverse_frequency": _inverse_frequency,
-    "class_balanced": _class_balanced,
-    "focal": _focal,
-    "balanced_softmax": _balanced_softmax,
-    "logit_adjustment": _logit_adjustment,
-    "inverse": _inverse,
-}
-LOSS_NAMES: tuple[str, ...] = tuple(_BUILDERS)
+def _reweighting_options() -> list[str]:
+    return [p for p in inspect.signature(InverseReweighting).parameters if p != "class_counts"]
 
 
 def loss_options(name: str) -> tuple[str, ...]:
@@ -79,17 +30,17 @@ def loss_options(name: str) -> tuple[str, ...]:
         ValueError: the loss is unknown.
     """
     check_choice(name, LOSS_NAMES, "name")
-    own = [p for p in inspect.signature(_BUILDERS[name]).parameters if p not in ("counts", "options")]
-    if name == "inverse":
-        own += [p for p in inspect.signature(InverseReweighting).parameters if p != "class_counts"]
-    return ("defer_epoch", *own)
+    own = [p for p in inspect.signature(BUILDERS[name]).parameters if p not in ("counts", "options")]
+    if name != "inverse":
+        return (*_WRAPPERS, *own)
+    return (*(wrapper for wrapper in _WRAPPERS if wrapper != "inverse"), *own, *_reweighting_options())
 
 
 def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
     r"""Build a loss by name.
 
-    It has `forward(logits, labels, features=None)`, a scalar, `per_sample(logits, labels)`, (B,), and
-    `set_epoch(epoch, epochs)`.
+    It has `forward(logits, labels, features=None)`, a scalar, `per_sample(logits, labels, features=None)`,
+    (B,), `set_epoch(epoch, epochs)`, and `recipe`, which says what `features` must be.
 
     The loss is the mean over the B samples of these terms, with n the training images of the class and z the
     logits:
@@ -103,32 +54,80 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
     - ``logit_adjustment``: -log softmax(z + tau log pi)_y, pi = n / sum n; `tau` 1.
     - ``inverse``: inverse reweighting; `preset` ("as_written" or "as_released") and the options of
       `InverseReweighting`.
+    - ``ldam``: -log softmax(z - scale Delta_y e_y)_y, Delta ~ n^-1/4 with largest `max_margin` 0.5; `scale`
+      30 is that of the cosine head.
+    - ``ib``: alpha w_y (-log p_y) / (|p - e_y|_1 |h|_1 + 0.001), w ~ 1/n with mean 1; `alpha` 1000, `detach`
+      false; cross-entropy before `start_epoch` 0.5. Features h.
+    - ``dr``: (h m_y - |m_y| |h|)^2 / (2 |h|) on an ETF head with rows m; `scale` 1 is that of the head,
+      `lengths` "unit" or "batch", `detach` true. Features h.
+    - ``group_dro``: sum of q_c times the batch's class means, q by exponentiated gradient; `step` 0.01,
+      `adjustment` 0.
+    - ``loss_proportional``: w_y (-log p_y), w the batch's class mean over the mean of those; `clamp` none.
 
-    Every loss takes `defer_epoch`: plain cross-entropy before that epoch (an epoch, or a share of the epochs
-    in [0, 1)). For `inverse` it is `start_epoch`. Every rule refuses a class without images, also those that
-    use no counts: drop the class, or merge it with another.
+    Further options of every loss:
+
+    - `defer_epoch`: plain cross-entropy before that epoch (an epoch, or a share of the epochs in [0, 1)).
+      For `inverse` and `ib` it is `start_epoch`.
+    - `drw_epoch`, `drw_beta` (0.9999): the loss throughout, its terms times class-balanced weights from that
+      epoch on.
+    - `inverse`: inverse reweighting on top ("+Loss"), a mapping of `preset` and the options of
+      `InverseReweighting`; an empty one takes their defaults. The loss `inverse` has it already.
+
+    They combine: the terms are weighted from `drw_epoch` on, then reweighted by `inverse`, and all of it
+    starts at `defer_epoch`. Every rule refuses a class without images, also those that use no counts: drop
+    the class, or merge it with another.
 
     Args:
         name: one of `LOSS_NAMES`.
         class_counts: training images of each class, (C,), at least 1.
-        **hyper: see the table; plain numbers, names and lists, so that a configuration can be stored as JSON.
+        **hyper: see the table; plain numbers, names, lists and mappings, so that a configuration can be
+            stored as JSON.
 
     Raises:
         ValueError: the name or a hyper-parameter is unknown, a value is not allowed, or a class is empty.
     """
     known = loss_options(name)
-    for option in hyper:
+    _check_known(hyper, known, f"The loss `{name}` has no option")
+    counts = check_counts(class_counts)
+    defer, drw, beta, inverse = (hyper.pop(option, None) for option in _WRAPPERS)
+    if defer is not None and "start_epoch" in known:
+        if "start_epoch" in hyper:
+            raise ValueError(
+                f"The loss `{name}` was given both `defer_epoch` and `start_epoch`. Pass one of them."
+            )
+        hyper["start_epoch"] = defer
+    own = BUILDERS[name](counts, **hyper)
+    loss = _reweighted(_weighted_late(own, counts, drw, beta), counts, inverse)
+    started = "start_epoch" in known and loss is own
+    return loss if defer is None or started else Deferred(loss, defer)
+
+
+def _weighted_late(loss: ClassLoss, counts: Tensor, start: Any, beta: Any) -> ClassLoss:
+    if start is None:
+        if beta is not None:
+            raise ValueError(
+                f"`drw_beta` is {beta}, but there is no `drw_epoch`, from which its weights would act. "
+                "Pass both."
+            )
+        return loss
+    weights = class_balanced_weights(counts, 0.9999 if beta is None else beta)
+    return DeferredReweighting(loss, start, weights)
+
+
+def _reweighted(loss: ClassLoss, counts: Tensor, options: Any) -> ClassLoss:
+    if options is None:
+        return loss
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            f'`inverse` must be a mapping such as {{"preset": "as_released"}} or {{}}; found {options!r}.'
+        )
+    _check_known(options, ("preset", *_reweighting_options()), "`inverse` has no entry")
+    return Reweighted(loss, reweighting_of(counts, **options))
+
+
+def _check_known(given: Iterable[str], known: tuple[str, ...], complaint: str) -> None:
+    for option in given:
         if option not in known:
             near = get_close_matches(option, known, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise ValueError(f"The loss `{name}` has no option `{option}`; known: {', '.join(known)}.{hint}")
-    counts = check_counts(class_counts)
-    defer = hyper.pop("defer_epoch", None)
-    if name == "inverse" and defer is not None:
-        if "start_epoch" in hyper:
-            raise ValueError(
-                "The loss `inverse` was given both `defer_epoch` and `start_epoch`. Pass one of them."
-            )
-        return _inverse(counts, **{**hyper, "start_epoch": defer})
-    loss = _BUILDERS[name](counts, **hyper)
-    return loss if defer is None else Deferred(loss, defer)
+            raise ValueError(f"{complaint} `{option}`; known: {', '.join(known)}.{hint}")

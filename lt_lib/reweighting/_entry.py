@@ -32,6 +32,17 @@ def check_number(
     return float(value)
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """Return a switch; refuse anything but True and False.
+
+    Raises:
+        ValueError: `value` is neither.
+    """
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"`{name}` must be true or false; found {value!r}.")
+
+
 def _is(value: Any, kind: type) -> bool:  # NumPy's numbers too, but no booleans
     return isinstance(value, kind) and not isinstance(value, bool)
 

@@ -20,7 +20,17 @@ from lt_lib.losses import (
 
 CIFAR10_LT = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
 COUNTS = [90, 40, 15, 5]
+FEATURES = torch.randn(24, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+AT_ONCE = {"ib": {"start_epoch": 0}}  # for those that are cross-entropy first by default
+NAMES = [
+    name
+    for name in LOSS_NAMES
+    if make_loss(name, COUNTS, **AT_ONCE.get(name, {})).recipe in ("plain", "features")
+]
 SPLIT_INVARIANT = {
+    "ldam",
+    "ib",
+    "dr",
     "ce",
     "inverse_frequency",
     "class_balanced",
@@ -37,18 +47,41 @@ def problem(size=24, dtype=torch.float64, seed=0):
     return logits.to(dtype).requires_grad_(), labels
 
 
+def make(name, **hyper):
+    return make_loss(name, COUNTS, **AT_ONCE.get(name, {}) | hyper)
+
+
 def build(name, **hyper):
-    return make_loss(name, COUNTS, **hyper).double()
+    return make(name, **hyper).double()
+
+
+def one_hot(labels):
+    return F.one_hot(labels, 4).double()
 
 
 def by_torch(name, logits, labels):
     """The same loss through torch.nn.functional.cross_entropy, sums and explicit weights."""
-    counts = torch.tensor(COUNTS, dtype=torch.float64)
+    counts, p = torch.tensor(COUNTS, dtype=torch.float64), logits.softmax(1)
+    if name == "ldam":
+        margins = counts**-0.25
+        return F.cross_entropy(logits - 30 * one_hot(labels) * 0.5 * margins / margins.max(), labels)
+    if name == "ib":
+        influence = (p - one_hot(labels)).abs().sum(1) * FEATURES.abs().sum(1)
+        weights = 1000 / counts / (1 / counts).mean()
+        return (weights[labels] / (influence + 1e-3) * -p.log()[range(24), labels]).mean()
+    if name == "dr":
+        length = FEATURES.norm(dim=1)
+        return ((logits[range(24), labels] - length) ** 2 / length).mean() / 2
+    if name in ("group_dro", "loss_proportional"):
+        each = torch.stack([F.cross_entropy(logits[labels == c], labels[labels == c]) for c in range(4)])
+        if name == "group_dro":
+            return ((0.01 * each.detach()).softmax(0) * each).sum()
+        return (torch.bincount(labels) / 24 * each * (each / each.mean()).detach()).sum()
     if name in ("balanced_softmax", "logit_adjustment"):
         return F.cross_entropy(logits + counts.log(), labels)
     if name == "focal":
-        p = logits.softmax(1)[torch.arange(len(labels)), labels]
-        return ((1 - p) ** 2 * -p.log()).mean()
+        own = p[torch.arange(len(labels)), labels]
+        return ((1 - own) ** 2 * -own.log()).mean()
     if name in ("class_mean", "inverse"):  # inverse: at alpha = 0 and beta = 1, whatever the weights
         each = [F.cross_entropy(logits[labels == c], labels[labels == c]) for c in labels.unique()]
         return torch.stack(each).mean()
@@ -57,49 +90,52 @@ def by_torch(name, logits, labels):
     return F.cross_entropy(logits, labels, weight / weight.mean(), reduction="sum") / len(labels)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_agrees_with_a_second_implementation(name):
     logits, labels = problem()
-    value, expected = build(name)(logits, labels), by_torch(name, logits, labels)
+    value, expected = build(name)(logits, labels, FEATURES), by_torch(name, logits, labels)
     assert value.item() == pytest.approx(expected.item(), rel=1e-6)
     found, wanted = (torch.autograd.grad(v, logits)[0] for v in (value, expected))
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_terms_have_the_loss_as_their_mean(name):
     logits, labels = problem()
-    loss = build(name)
-    terms = loss.per_sample(logits, labels)
+    loss = build(name).eval()  # a batch of its own each, in train mode
+    terms = loss.per_sample(logits, labels, FEATURES)
     assert terms.shape == labels.shape
-    assert terms.mean().item() == pytest.approx(loss(logits, labels).item(), rel=1e-12)
+    assert terms.mean().item() == pytest.approx(loss(logits, labels, FEATURES).item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_low_precision_is_computed_in_float32(name):
     # guards D16: device and dtype follow the input, on a CPU too
     logits, labels = problem()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         rounded = logits.detach().to(dtype)
-        value = make_loss(name, COUNTS)(rounded, labels)
+        features = FEATURES.to(dtype)
+        value = make(name)(rounded, labels, features)
         assert value.dtype == torch.float32
-        assert value.item() == pytest.approx(build(name)(rounded.double(), labels).item(), rel=2e-6)
+        expected = build(name)(rounded.double(), labels, features.double()).item()
+        assert value.item() == pytest.approx(expected, rel=4e-6)
 
 
 def accumulated(loss, logits, labels, sizes):
     """Gradient in the logits when the batch comes in pieces, each weighted by its size."""
     point = logits.detach().clone().requires_grad_()
-    for part, target in zip(point.split(sizes), labels.split(sizes), strict=True):
-        (loss(part, target) * len(target) / len(labels)).backward()
+    pieces = zip(point.split(sizes), labels.split(sizes), FEATURES.split(sizes), strict=True)
+    for part, target, features in pieces:
+        (loss(part, target, features) * len(target) / len(labels)).backward()
     return point.grad
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [[12, 12], [17, 7], [1] * 24])
 def test_splitting_a_batch(name, sizes):
     # guards D13: no division by the batch's weight sum. What looks at the whole batch cannot be split
     logits, labels = problem()
-    whole = torch.autograd.grad(build(name)(logits, labels), logits)[0]
+    whole = torch.autograd.grad(build(name)(logits, labels, FEATURES), logits)[0]
     parts = accumulated(build(name), logits, labels, sizes)
     assert torch.allclose(whole, parts, rtol=1e-10, atol=1e-14) == (name in SPLIT_INVARIANT)
 
@@ -180,7 +216,7 @@ def test_focal_without_focus_is_cross_entropy():
     )
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_class_without_images_is_named_by_every_loss(name):
     with pytest.raises(
         ValueError, match=r"Class 1 has 0 images.*\. Drop the class, or merge it"
@@ -188,23 +224,23 @@ def test_a_class_without_images_is_named_by_every_loss(name):
         make_loss(name, [5, 0, 3])
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_loss_stays_finite_when_classes_are_absent_from_the_batch(name):
     logits = torch.zeros(2, 4, requires_grad=True)
-    value = make_loss(name, COUNTS)(logits, torch.tensor([3, 3]))
+    value = make(name)(logits, torch.tensor([3, 3]), FEATURES[:2].float())
     assert torch.isfinite(torch.autograd.grad(value, logits)[0]).all()
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_labels_outside_are_named_in_any_batch(name):
-    loss, logits = make_loss(name, COUNTS), torch.zeros(3, 4)
+    loss, logits, features = make(name), torch.zeros(3, 4), torch.ones(3, 2)
     for _ in range(2):
         for wrong in ([0, 4, 1], [0, -1, 1], [0, -100, 1]):  # torch passes over -100 in silence
             with pytest.raises(ValueError, match=r"`labels` must be 0..3"):
-                loss(logits, torch.tensor(wrong))
-        assert torch.isfinite(loss(logits, torch.tensor([0, 1, 2])))
+                loss(logits, torch.tensor(wrong), features)
+        assert torch.isfinite(loss(logits, torch.tensor([0, 1, 2]), features))
     with pytest.raises(ValueError, match=r"found shape \(3, 5\)"):
-        loss(torch.zeros(3, 5), torch.tensor([0, 1, 2]))
+        loss(torch.zeros(3, 5), torch.tensor([0, 1, 2]), features)
 
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, math.nan]])
@@ -213,17 +249,17 @@ def test_weights_that_are_no_weights(weights):
         WeightedCrossEntropy(weights)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.bool])
 def test_every_loss_takes_labels_of_every_whole_dtype(name, dtype):
     logits, labels = problem()[0], torch.arange(24) % 2
-    found, expected = (make_loss(name, COUNTS)(logits, y) for y in (labels.to(dtype), labels))
+    found, expected = (make(name)(logits, y, FEATURES) for y in (labels.to(dtype), labels))
     assert torch.equal(found, expected)
-    found, expected = (make_loss(name, COUNTS).per_sample(logits, y) for y in (labels.to(dtype), labels))
+    found, expected = (make(name).per_sample(logits, y, FEATURES) for y in (labels.to(dtype), labels))
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_loss_refuses_what_is_no_batch_of_logits(name):
     logits, labels = problem()
     with pytest.raises(ValueError, match=r"floating-point logits \(B, 4\); found shape \(24,\)"):

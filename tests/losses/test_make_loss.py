@@ -11,42 +11,51 @@ from lt_lib.losses import LOSS_NAMES, loss_options, make_loss
 COUNTS = [90, 40, 15, 5]
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS, LABELS = torch.randn(16, 4, generator=GENERATOR), torch.randint(4, (16,), generator=GENERATOR)
+FEATURES = torch.randn(16, 3, generator=GENERATOR)
+AT_ONCE = {"ib": {"start_epoch": 0}}
+NAMES = [
+    name
+    for name in LOSS_NAMES
+    if make_loss(name, COUNTS, **AT_ONCE.get(name, {})).recipe in ("plain", "features")
+]
 PLAIN = torch.nn.functional.cross_entropy(LOGITS, LABELS).item()
 
 
 def test_the_names():
-    assert set(LOSS_NAMES) == {
-        *("ce", "class_mean", "inverse_frequency", "class_balanced"),
-        *("focal", "balanced_softmax", "logit_adjustment", "inverse"),
+    assert set(LOSS_NAMES) >= {
+        *("ce", "class_mean", "inverse_frequency", "class_balanced", "focal", "balanced_softmax"),
+        *("logit_adjustment", "inverse", "ldam", "ib", "dr", "group_dro", "loss_proportional"),
     }
-    assert loss_options("focal") == ("defer_epoch", "gamma", "weights")
+    every = ("defer_epoch", "drw_epoch", "drw_beta", "inverse")
+    assert loss_options("focal") == (*every, "gamma", "weights")
+    assert "inverse" not in loss_options("inverse")
     assert {"preset", "alpha", "through_weights", "start_epoch"} <= set(loss_options("inverse"))
 
 
-@pytest.mark.parametrize("name", [name for name in LOSS_NAMES if name != "ce"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ce"])
 @pytest.mark.parametrize("start", [8, 0.8])
 def test_deferral_is_cross_entropy_before_its_epoch(name, start):
-    loss, now = make_loss(name, COUNTS, defer_epoch=start), make_loss(name, COUNTS)
+    loss = make_loss(name, COUNTS, defer_epoch=start).eval()
+    now = make_loss(name, COUNTS, **AT_ONCE.get(name, {})).eval()
     assert loss(LOGITS, LABELS).item() == pytest.approx(PLAIN, rel=1e-6)  # not told of an epoch yet
-    for epoch in range(10):
+    for epoch in range(9):
         loss.set_epoch(epoch, 10)
-        expected = PLAIN if epoch < 8 else now(LOGITS, LABELS).item()
-        assert loss(LOGITS, LABELS).item() == pytest.approx(expected, rel=1e-6)
-        assert loss.per_sample(LOGITS, LABELS).mean().item() == pytest.approx(expected, rel=1e-6)
-        if epoch == 8:
-            break
-    assert abs(now(LOGITS, LABELS).item() - PLAIN) > 1e-3
+        expected = PLAIN if epoch < 8 else now(LOGITS, LABELS, FEATURES).item()
+        assert loss(LOGITS, LABELS, FEATURES).item() == pytest.approx(expected, rel=1e-6)
+        terms = loss.per_sample(LOGITS, LABELS, FEATURES)
+        assert terms.mean().item() == pytest.approx(expected, rel=1e-6)
+    assert abs(now(LOGITS, LABELS, FEATURES).item() - PLAIN) > 1e-3
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_state_dicts_resume_where_they_were(name):
     loss, twin = (make_loss(name, COUNTS, defer_epoch=1) for _ in range(2))
     loss.set_epoch(1, 2)
-    loss(LOGITS, LABELS)
+    loss(LOGITS, LABELS, FEATURES)
     state = copy.deepcopy(loss.state_dict())
     assert all(isinstance(value, torch.Tensor) for value in state.values())
     twin.load_state_dict(state)
-    assert twin(LOGITS, LABELS).item() == loss(LOGITS, LABELS).item()
+    assert twin(LOGITS, LABELS, FEATURES).item() == loss(LOGITS, LABELS, FEATURES).item()
 
 
 def test_presets_and_overrides_of_the_inverse_loss():
@@ -64,7 +73,7 @@ def test_options_may_come_from_json():
 
 
 def test_features_are_accepted_by_every_loss():
-    for name in LOSS_NAMES:
+    for name in NAMES:
         assert torch.isfinite(make_loss(name, COUNTS)(LOGITS, LABELS, features=torch.zeros(16, 2)))
 
 
