@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from lt_lib._checks import check_choice
-from lt_lib.training.config import AUGMENTATIONS
 
 # Pixels of black border: one for 8 x 8 digits, where two would cut strokes; four is the CIFAR recipe
 # of He et al. (2016), section 4.2.
@@ -32,7 +31,7 @@ def draw(images: int, augment: str, generator: torch.Generator) -> Draw:
     Raises:
         ValueError: `augment` is unknown.
     """
-    check_choice(augment, AUGMENTATIONS, "augment")
+    check_choice(augment, PADDING, "augment")
     windows = 2 * PADDING[augment] + 1
     offsets = torch.randint(windows, (2, images), generator=generator)
     mirrored = torch.zeros(images, dtype=torch.bool)

@@ -10,11 +10,12 @@ import torch
 from lt_lib._checks import check_choice
 from lt_lib.reweighting._entry import first_epoch
 from lt_lib.training.mittag_leffler import LOWEST_ORDER
+from lt_lib.training.pictures import PICTURES
 from lt_lib.training.sampling import SAMPLINGS
 
 OPTIMISERS = ("sgd", "adamw")
 SCHEDULES = ("cosine", "step", "constant", "mittag_leffler")
-AUGMENTATIONS = ("none", "shift", "crop_flip")
+AUGMENTATIONS = ("none", "shift", "crop_flip", *PICTURES)
 VIEWS = ("one", "three")
 PRECISIONS = ("float32", "bfloat16")
 MEMORY_FORMATS = ("contiguous", "channels_last")
@@ -42,6 +43,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "order": (LOWEST_ORDER, 1, False),
     "phase": (0, 1, False),
     "threads": (1, 1024, True),
+    "workers": (0, 1024, True),
 }
 
 
@@ -97,6 +99,7 @@ class TrainConfig:
     precision: str = "float32"  # "bfloat16": autocast of the forward pass, parameters stay float32
     memory_format: str = "contiguous"
     device: str = "auto"  # CUDA if there is one, else CPU; MPS on request
+    workers: int = 0  # processes that read and augment pictures; no bit depends on them
     threads: int | None = 1  # CPU threads; None leaves the process as it is
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lt_lib._checks import check_choice
 from lt_lib.training.config import PRECISIONS
+from lt_lib.training.loader import in_order
 from lt_lib.training.numerics import autocast
 from lt_lib.training.pixels import Images, Normaliser, check_channels, input_dtype
 
@@ -52,6 +53,7 @@ def evaluate(
     batch: int = 1000,
     precision: str = "float32",
     memory_format: str = "contiguous",
+    workers: int = 0,
 ) -> Predictions:
     """Return logits and features of all images of `part`, in its order, in eval mode, not augmented.
 
@@ -66,6 +68,7 @@ def evaluate(
         batch: images at once.
         precision: "float32", or "bfloat16" for autocast.
         memory_format: "contiguous" or "channels_last".
+        workers: processes that read images from files; 0 reads them here.
 
     Raises:
         ValueError: the part is empty, `batch` is below 1, channels do not fit the network, its parameters
@@ -80,7 +83,9 @@ def evaluate(
     device = _device_of(model)
     normaliser = Normaliser.build(normalise, part.images, device, memory_format, input_dtype(model))
     with evaluation(model), autocast(device, precision):
-        outputs = [_forward(model, normaliser(pixels.to(device))) for pixels in part.images.split(batch)]
+        outputs = [
+            _forward(model, normaliser(pixels.to(device))) for pixels in in_order(part.images, batch, workers)
+        ]
     logits, features = (torch.cat([output[i] for output in outputs]).float().cpu() for i in (0, 1))
     return Predictions(logits, features, part.labels.cpu())
 

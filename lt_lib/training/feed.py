@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from lt_lib.training import augment
 from lt_lib.training.config import TrainConfig, check_number
+from lt_lib.training.loader import Pictures, View, load_batches
 from lt_lib.training.pixels import Images, Normaliser
 from lt_lib.training.recipes import Batch, Recipe
 from lt_lib.training.sampling import Places, draw_places
@@ -31,7 +31,11 @@ def batch_bounds(images: int, batch: int) -> list[tuple[int, int]]:
 
 
 class Feed:
-    """Batches of a part for a recipe, normalised and on the device."""
+    """Batches of a part for a recipe, normalised and on the device.
+
+    Images in memory whose augmentation only moves pixels lie on the device and are gathered there; files and
+    the augmentations of `pictures` come through worker processes, to the same bits for any number of them.
+    """
 
     def __init__(self, part: Images, config: TrainConfig, seed: int, normaliser: Normaliser) -> None:
         self.config, self.seed, self.normaliser = config, seed, normaliser
@@ -43,34 +47,43 @@ class Feed:
     def batches(self, epoch: int, recipe: Recipe) -> Iterator[Batch]:
         """Yield the batches of `epoch` (from 0), the same ones whatever was asked before."""
         augments = recipe.augments(self.config)
-        labels, views = self._sequence(epoch, self.config.sampling, augments, (ORDER, AUGMENT))
+        views, labels = self._sequence(epoch, self.config.sampling, augments, (ORDER, AUGMENT))
         if recipe.partner is None:
-            yield from (Batch(*pair) for pair in zip(views, labels, strict=True))
+            yield from (Batch(*two) for two in zip(views, labels, strict=True))
             return
-        others, other_views = self._sequence(
-            epoch, recipe.partner, augments, (PARTNER_ORDER, PARTNER_AUGMENT)
-        )
-        yield from (Batch(*four) for four in zip(views, labels, other_views, others, strict=True))
+        others = self._sequence(epoch, recipe.partner, augments, (PARTNER_ORDER, PARTNER_AUGMENT))
+        yield from (Batch(*four) for four in zip(views, labels, *others, strict=True))
 
     def _sequence(
         self, epoch: int, sampling: str, augments: tuple[str, ...], purposes: tuple[int, int]
-    ) -> tuple[Iterator[Tensor], Iterator[tuple[Tensor, ...]]]:
-        """Return one epoch's labels and views, batch by batch."""
+    ) -> tuple[Iterator[tuple[Tensor, ...]], Iterator[Tensor]]:
+        """Return one epoch's views and labels, batch by batch."""
         places = draw_places(self._labels, sampling, epoch_generator(self.seed, epoch, purposes[0]))
         labels = self._labels[places.images].to(self.device)
-        views = [
-            self._view(places, name, epoch_generator(self.seed, epoch, purposes[1], number))
-            for number, name in enumerate(augments)
-        ]
-        return (labels[start:stop] for start, stop in self.bounds), zip(*views, strict=True)
+        views = [View(name, (self.seed, epoch, purposes[1], i)) for i, name in enumerate(augments)]
+        return self._views(places, views), (labels[start:stop] for start, stop in self.bounds)
 
-    def _view(self, places: Places, name: str, generator: torch.Generator) -> Iterator[Tensor]:
-        padded = self._on_device(name)
-        choices = augment.draw(len(self._labels), name, generator).to(self.device)
+    def _views(self, places: Places, views: list[View]) -> Iterator[tuple[Tensor, ...]]:
+        gathers = {view: self._gathered(places, view) for view in views if self._stays(view)}
+        loaded = [view for view in views if view not in gathers]
+        source = Pictures(self._images, places, self.bounds, loaded)
+        empty: list[list[Tensor]] = [[] for _ in self.bounds]
+        for pixels in load_batches(source, self.config.workers) if loaded else empty:
+            arrived = dict(zip(loaded, pixels, strict=True))
+            yield tuple(
+                self.normaliser(arrived[view].to(self.device) if view in arrived else next(gathers[view]))
+                for view in views
+            )
+
+    def _stays(self, view: View) -> bool:
+        return isinstance(self._images, Tensor) and view.name in augment.PADDING
+
+    def _gathered(self, places: Places, view: View) -> Iterator[Tensor]:
+        padded = self._on_device(view.name)
+        choices = augment.draw(len(self._labels), view.name, epoch_generator(*view.stream)).to(self.device)
         images, keys = places.images.to(self.device), places.keys.to(self.device)
         for start, stop in self.bounds:
-            pixels = augment.take(padded, images[start:stop], choices, name, keys[start:stop])
-            yield self.normaliser(pixels)
+            yield augment.take(padded, images[start:stop], choices, view.name, keys[start:stop])
 
     def _on_device(self, name: str) -> Tensor:
         border = augment.PADDING[name]

@@ -15,8 +15,8 @@ class Images(Protocol):
     """What training and evaluation need of a `lt_lib.data.Part`."""
 
     @property
-    def images(self) -> Tensor:
-        """Pixels (n, ch, H, W), uint8 or float32 in 0..1."""
+    def images(self) -> Any:
+        """Pixels (n, ch, H, W), uint8 or float32 in 0..1; or files (`lt_lib.data.ImageFiles`)."""
 
     @property
     def labels(self) -> Tensor:
@@ -35,7 +35,7 @@ class Normaliser:
     def build(
         cls,
         normalise: tuple[Any, Any],
-        images: Tensor,
+        images: Any,
         device: torch.device,
         memory_format: str = "contiguous",
         dtype: torch.dtype = torch.float32,
@@ -95,7 +95,7 @@ def input_dtype(model: nn.Module) -> torch.dtype:
     return dtype
 
 
-def check_channels(model: nn.Module, images: Tensor) -> None:
+def check_channels(model: nn.Module, images: Any) -> None:
     """Refuse images whose channels do not fit the model's first convolution.
 
     Raises:

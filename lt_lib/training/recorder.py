@@ -102,8 +102,10 @@ class Recorder:
         row: dict[str, Any] = {"epoch": epoch, "lr": trainer.lr, "objective": trainer.epoch_loss}
         seen = {}
         for name, part in (("train", self.train), ("test", self.test)):
-            layout = trainer.config.memory_format
-            seen[name] = evaluate(trainer.model, part, trainer.normalise, memory_format=layout)
+            layout, workers = trainer.config.memory_format, trainer.config.workers
+            seen[name] = evaluate(
+                trainer.model, part, trainer.normalise, memory_format=layout, workers=workers
+            )
             row |= self._losses(name, seen[name])
         row |= collapse_of(trainer.model, seen["train"], self.classes)
         return row | epoch_weights(trainer.loss)
