@@ -30,11 +30,10 @@ class _Terms(NamedTuple):
 class GLMCLoss(ClassLoss):
     r"""Loss of GLMC (Du et al., CVPR 2023, arXiv 2305.08661).
 
-    An image (y, drawn as in the data) and a partner (y', drawn with tail classes more often) are mixed twice:
-    over all pixels (MixUp, branch g) and by a pasted box (CutMix, branch l), with label shares
-    :math:`\lambda_b` and :math:`1-\lambda_b`. With :math:`\ell_b` the cross-entropy of the plain head on
-    branch b, :math:`\ell'_b` that of the re-balanced head, h the projections, u the predictions made of them
-    and sg a stopped gradient,
+    An image of class y and a partner of class y', drawn by a second sampler, are mixed twice: over all pixels
+    (MixUp, branch g) and by a pasted box (CutMix, branch l), with label shares :math:`\lambda_b` and
+    :math:`1-\lambda_b`. With :math:`\ell_b` the cross-entropy of the plain head on branch b, :math:`\ell'_b`
+    that of the re-balanced head, h the projections, u the predictions made of them and sg a stopped gradient,
 
     .. math::
 
@@ -46,15 +45,18 @@ class GLMCLoss(ClassLoss):
     averaged over the batch; t counts epochs from 0. The logits that the loss is called with are the
     re-balanced head's, which is `model.head` and the one that is evaluated.
 
-    Differences. The released code (no licence: read for facts, not copied) passes one :math:`\lambda` to both
-    branches and keeps it as the CutMix label's share although the box is cut at the border of the image;
-    here the share is that of the area really pasted. Its published commands say beta 0.5, but its mixing
-    function draws from Beta(1, 1): `beta=1` is what ran. Their second sampler draws an image with weight
-    n_c^-0 (CIFAR: `partner="instance"`) or n_c^-0.2 (ImageNet-LT), where the paper describes a class
-    drawn in proportion to 1 / n_c (`partner="inverse"`, the default). `power` is 1.2 for CIFAR and 1 for
-    ImageNet-LT there, g is 10 by default and smaller in some of the commands. The paper's equations, as
-    restated in public notes, average the cross-entropy over the two branches, where the code sums: a g
-    of the paper is 2 g here, at half the learning rate. We have not seen the paper's own table of constants.
+    Defaults are those of the published command for CIFAR-100-LT (power 1.2, g 10, beta 0.5, partners drawn as
+    the data are). Where paper and released code (without a licence: read for facts, not copied) differ:
+
+    - The code passes one :math:`\lambda` to both branches and keeps it as the CutMix label's share, although
+      the box is rounded and cut at the border. Here the share is that of the area really pasted.
+    - Its commands say beta 0.5, but its mixing function draws from Beta(1, 1): `beta=1` is what ran.
+    - The paper's second sampler draws a class in proportion to 1 / n_c (`partner="inverse"`). The commands
+      draw an image with weight n_c^-k at k = 0 (CIFAR: `partner="instance"`) or 0.2 (ImageNet-LT). Together
+      with label weights near 1 / n_c the inverse sampler weighs classes by about 1 / n_c^2.
+    - `power` is 1.2 in the commands for CIFAR and 1 for ImageNet-LT; g differs between versions of them.
+    - The paper's equations, as restated in public notes, average the cross-entropy over both branches, where
+      the code sums, as here: g of the paper is 2 g here. Its own text of constants we have not seen.
 
     **With inverse reweighting** ("+Loss" of arXiv 2605.10047, whose appendix we have not seen: OA9) each
     mixed image counts as two samples of its two classes, with weights :math:`\lambda_b` and
@@ -70,7 +72,7 @@ class GLMCLoss(ClassLoss):
         consistency: g.
         beta: of the Beta(beta, beta) distribution of lambda, read by the recipe.
         partner: how partners are drawn, see `lt_lib.training.sampling`: classes in proportion to 1 / n_c
-            ("inverse"), alike ("balanced"), or images as in the data ("instance").
+            ("inverse"), alike ("balanced"), or as in the data ("instance").
         inverse_head: where inferred weights act, see above.
         dtype: of the label weights.
 
@@ -85,10 +87,10 @@ class GLMCLoss(ClassLoss):
     def __init__(
         self,
         class_counts: Any,
-        power: float = 1.0,
+        power: float = 1.2,
         consistency: float = 10.0,
         beta: float = 0.5,
-        partner: str = "inverse",
+        partner: str = "instance",
         inverse_head: str = "rebalanced",
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -107,7 +109,7 @@ class GLMCLoss(ClassLoss):
     @property
     def recipe(self) -> str:
         """Recipe that draws its partners as `partner` says."""
-        return "glmc" if self.partner == "inverse" else f"glmc_{self.partner}"
+        return "glmc" if self.partner == "instance" else f"glmc_{self.partner}"
 
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Start `epoch` of 0..epochs-1: a_t = 1 - (epoch / epochs)^2, so 1 in the first epoch.

@@ -129,4 +129,4 @@ def beta_of(loss: nn.Module) -> float:
 
 
 for _partner in PARTNERS:
-    register("glmc" if _partner == "inverse" else f"glmc_{_partner}", GLMCRecipe(_partner))
+    register("glmc" if _partner == "instance" else f"glmc_{_partner}", GLMCRecipe(_partner))

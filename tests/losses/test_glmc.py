@@ -243,7 +243,7 @@ def test_an_image_alone_is_a_batch():
 @pytest.mark.parametrize("partner", ["inverse", "balanced", "instance", "square_root"])
 def test_the_recipe_follows_from_the_partners(partner):
     loss = GLMCLoss(COUNTS, partner=partner)
-    assert loss.recipe == ("glmc" if partner == "inverse" else f"glmc_{partner}")
+    assert loss.recipe == ("glmc" if partner == "instance" else f"glmc_{partner}")
     assert loss.extras == "glmc"
     assert loss.plain_epochs(10) == 0
 
