@@ -8,11 +8,12 @@ from lt_lib.data.catalogue import DATA_NAMES, check_data_name, load
 from lt_lib.data.counts import Imbalance, exponential_counts, imbalance_statistics, step_counts
 from lt_lib.data.files import ImageFiles
 from lt_lib.data.pairs import PairSource
-from lt_lib.data.sampling import long_tail, normalisation, split
+from lt_lib.data.sampling import DRAWS, long_tail, normalisation, split
 from lt_lib.data.source import Part, Source, Split, source_from_arrays
 
 __all__ = [
     "DATA_NAMES",
+    "DRAWS",
     "ImageFiles",
     "Imbalance",
     "PairSource",

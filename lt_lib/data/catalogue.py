@@ -3,13 +3,24 @@
 from pathlib import Path
 
 from lt_lib._checks import check_choice
+from lt_lib.data.cifar import SETS as CIFAR_SETS
+from lt_lib.data.cifar import load_cifar
 from lt_lib.data.digits import load_digits
+from lt_lib.data.folder import load_folder
 from lt_lib.data.idx import load_fashion_mnist
+from lt_lib.data.isic import load_isic
+from lt_lib.data.lists import load_listed
 from lt_lib.data.npz import load_npz
 from lt_lib.data.pairs import PairSource
 from lt_lib.data.source import Source
 
-DATA_NAMES = ("digits", "digit_pairs", "fashion_mnist", "fashion_pairs", "npz:FILE")
+# sources of image files on disk, by what comes before the colon, with the size of their images
+_FILE_SIZES = {"folder": 64, "imagenet_lt": 224, "inaturalist2018": 224, "isic2019": 224}
+_NAMED_PATHS = {"npz": "FILE", "folder": "DIR"}
+DATA_NAMES = (
+    *("digits", "digit_pairs", "fashion_mnist", "fashion_pairs", "cifar10", "cifar100"),
+    *("imagenet_lt", "inaturalist2018", "isic2019", "npz:FILE", "folder:DIR"),
+)
 # as many images a class as CIFAR-100 has; all pairs of garments would fill a gigabyte
 _PAIR_LIMIT = 500
 
@@ -20,12 +31,20 @@ def check_data_name(name: str) -> None:
     Raises:
         ValueError: the name is unknown; the known ones and the closest are listed.
     """
-    if isinstance(name, str) and name.startswith("npz:") and len(name) > len("npz:"):
+    kind, _, path = str(name).partition(":")
+    placeholder = _NAMED_PATHS.get(kind)
+    if placeholder and path not in ("", placeholder):
         return
-    check_choice("" if name == "npz:FILE" else name, DATA_NAMES, "name")
+    check_choice("" if path and path == placeholder else name, DATA_NAMES, "name")
 
 
-def load(name: str, root: str | Path | None = None, download: bool = False) -> Source | PairSource:
+def load(
+    name: str,
+    root: str | Path | None = None,
+    download: bool = False,
+    size: int | None = None,
+    memory_limit: int | None = None,
+) -> Source | PairSource:
     """Load a source by name.
 
     | name | images | classes |
@@ -34,21 +53,45 @@ def load(name: str, root: str | Path | None = None, download: bool = False) -> S
     | `digit_pairs` | two digits side by side, 8 x 16, each part composed of its own digits | 100 |
     | `fashion_mnist` | Fashion-MNIST, 28 x 28, 6,000 + 1,000 a class | 10 |
     | `fashion_pairs` | two garments side by side, 28 x 56, at most 500 a class in a part | 100 |
-    | `npz:FILE` | your own, see `load_npz` | C |
+    | `cifar10` | CIFAR-10, 32 x 32 RGB, 5,000 + 1,000 a class | 10 |
+    | `cifar100` | CIFAR-100, 32 x 32 RGB, 500 + 100 a class | 100 |
+    | `imagenet_lt` | ImageNet-LT by its lists, files, 5 to 1,280 + 50 a class | 1000 |
+    | `inaturalist2018` | iNaturalist 2018 by its lists, files, 2 to 1,000 + 3 a class | 8142 |
+    | `isic2019` | ISIC 2019's training images, files, 239 to 12,875 a class, grouped by lesion | 8 |
+    | `npz:FILE` | your own arrays, see `load_npz` | C |
+    | `folder:DIR` | your own image files, one sub-folder a class, see `load_folder` | C |
 
     Args:
         name: one of the names above.
-        root: folder of Fashion-MNIST (see `load_fashion_mnist`) or of a relative `npz:` path, which is
-            otherwise taken from the current folder, then from the project's.
-        download: let Fashion-MNIST be fetched into `root`; nothing is downloaded otherwise.
+        root: folder of the files (see `load_fashion_mnist`, `load_cifar`, `load_listed`, `load_isic`), by
+            default the one that the environment variable LT_DATA names; or of a relative `npz:` or `folder:`
+            path, which is otherwise taken from the current folder, then from the project's.
+        download: let Fashion-MNIST or CIFAR be fetched into `root`; nothing is downloaded otherwise.
+        size: height and width of images that come from files; by default 224, for `folder:` 64.
+        memory_limit: most bytes that such images may take decoded; above it they stay on disk and are
+            decoded when they are needed. By default 1 GiB.
 
     Raises:
         ValueError: the name is unknown, or the data are malformed.
         FileNotFoundError: the files are not there; says how to get them.
     """
     check_data_name(name)
-    if name.startswith("npz:"):
-        return load_npz(name.removeprefix("npz:"), root)
+    kind, _, path = name.partition(":")
+    if kind in _FILE_SIZES:
+        how = (root, _FILE_SIZES[kind] if size is None else size, memory_limit)
+        if kind == "folder":
+            return load_folder(path, *how)
+        return load_isic(*how) if kind == "isic2019" else load_listed(kind, *how)
+    for value, option in ((size, "size"), (memory_limit, "memory_limit")):
+        if value is not None:
+            raise ValueError(
+                f"`{option}` is for image files ({', '.join(sorted(_FILE_SIZES))}); found {value!r} for "
+                f"`{name}`, whose images have a size of their own and lie in memory. Leave it out."
+            )
+    if kind == "npz":
+        return load_npz(path, root)
+    if kind in CIFAR_SETS:
+        return load_cifar(kind, root, download)
     singles = load_digits() if name.startswith("digit") else load_fashion_mnist(root, download)
     if not name.endswith("_pairs"):
         return singles

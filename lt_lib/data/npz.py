@@ -79,7 +79,15 @@ def _arrays(path: Path) -> dict[str, Any]:
                 raise ValueError("it holds one bare array")
             # what is refused anyway is not read
             return {name: archive[name] if name in NPZ_KEYS else None for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        MemoryError,
+    ) as error:
         pickled = "allow_pickle" in str(error) and "Object arrays" in str(error)
         reason = (
             "an array of Python objects" if pickled else f"none that can be read ({str(error).rstrip('.')})"

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from lt_lib._checks import check_choice, check_counts
 from lt_lib.data.files import ImageFiles
+from lt_lib.data.groups import draw_groups
 from lt_lib.data.pairs import PairSource, compose_pairs
 from lt_lib.data.source import Part, Source, Split
 
 DEFAULT_TEST_SHARE = 0.25
+DRAWS = ("generator", "cao2019")
 # streams of one data seed: a split, its pairs and a long tail must not share draws
 _SPLIT, _TEST, _PAIRS, _TAIL, _NORMALISATION = 1, 2, 3, 4, 5
 _SAMPLED_FILES = 10_000
@@ -33,6 +35,10 @@ def split(
     training part for calibration, the source's test part for test where it has one, else the training part.
     Images keep their order. Of pairs, the singles are split first and each part is composed of its own.
 
+    Images of one group (`Part.groups`) stay together: whole groups are drawn in random order while they fit,
+    so that a share may come out a little smaller; a group whose images bear several labels stays in the
+    training part.
+
     Args:
         source: what `load` returned.
         calibration: images a class or share; 0 for no calibration part.
@@ -41,7 +47,8 @@ def split(
         seed: the data seed, apart from any training seed.
 
     Raises:
-        ValueError: a number is out of range, or a class has too few images to be in every part.
+        ValueError: a number is out of range, a class has too few images to be in every part, or whole groups
+            do not add up to a number of images.
     """
     if isinstance(source, PairSource):
         return _split_pairs(source, calibration, test, seed)
@@ -54,10 +61,16 @@ def split(
     aside = np.zeros_like(counts) if calibration == 0 else _images_a_class(calibration, counts, "calibration")
     _check_room(source, counts, held_out, aside)
 
+    generator, groups = _generator(seed, _SPLIT), source.train.groups
     labels = source.train.labels.numpy()
-    rank = _ranks(labels, source.classes, _generator(seed, _SPLIT))
-    in_test = rank < held_out[labels]
-    in_calibration = ~in_test & (rank < (held_out + aside)[labels])
+    if groups is None:
+        rank = _ranks(labels, source.classes, generator)
+        in_test = rank < held_out[labels]
+        in_calibration = ~in_test & (rank < (held_out + aside)[labels])
+    else:
+        wanted = {"test": (held_out, test), "calibration": (aside, calibration)}
+        in_test, in_calibration = draw_groups(labels, groups.numpy(), wanted, generator)
+        notes.append("Images of one group stay in one part.")
     return Split(
         source.name,
         source.train.take(np.flatnonzero(~in_test & ~in_calibration)),
@@ -90,7 +103,7 @@ def long_tail(source: Cuttable, counts: Any, seed: int, draw: str = "generator")
             f"`{source.name}` is composed when it is split, so its long tail is cut afterwards. Call "
             "`long_tail(split(source), counts, seed)`."
         )
-    check_choice(draw, ("generator", "cao2019"), "draw")
+    check_choice(draw, DRAWS, "draw")
     wanted = check_counts(counts, "counts").cpu().numpy()
     have = source.counts.numpy()
     if len(wanted) != len(have):

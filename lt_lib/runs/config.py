@@ -3,22 +3,23 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from lt_lib import data as lt_data
 from lt_lib._checks import check_choice
-from lt_lib._home import project_root
-from lt_lib.data import Split
+from lt_lib._home import places
+from lt_lib.data import DRAWS, Split
 from lt_lib.nets import net_config
+from lt_lib.runs.after import completed
 from lt_lib.runs.fingerprint import code_fingerprint
 from lt_lib.training import TrainConfig
 from lt_lib.training.config import check_number
 
 FORMAT = 1  # raise it when the meaning of a stored file changes
 _CODE = "lt_lib.runs.experiment"  # the module whose imports decide what a run computes
+_AFTER_CODE = "lt_lib.runs.edit"  # of a run with `after`; it imports the one above
 
 DATA_DEFAULTS: dict[str, Any] = {
     "name": "digits",
@@ -28,6 +29,9 @@ DATA_DEFAULTS: dict[str, Any] = {
     "counts": None,  # images of each class, instead of the two above
     "calibration": 0,  # images a class (whole number) or stratified share
     "test": None,  # likewise; None: the source's own test part
+    "draw": "generator",  # or "cao2019": the images of the literature's subsets, whatever `data_seed`
+    "size": None,  # height and width of images that come from files; None: the source's own
+    "memory_limit": None,  # bytes above which such images stay on disk; None: 1 GiB
 }
 _RANGES = {"seed": (0, 2**63 - 1), "data_seed": (0, 2**32 - 1), "measure_every": (1, 100_000)}
 
@@ -44,6 +48,9 @@ class RunConfig:
         seed: initial weights, order of the data, augmentation; below 2^63.
         data_seed: split and long-tail subsampling; below 2^32.
         measure_every: epochs between measurements.
+        after: None, or what is done to the trained network before it is measured: a name or a mapping with
+            `name` and options, see `lt_lib.runs.after.AFTER`. The run without it is trained first, once for
+            all that follow it.
 
     Raises:
         ValueError: an unknown or missing entry, a number out of range, or a value that JSON cannot hold.
@@ -56,11 +63,13 @@ class RunConfig:
     seed: int = 0
     data_seed: int = 0
     measure_every: int = 1
+    after: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         data, net, loss = (_mapping(getattr(self, name), name) for name in ("data", "net", "loss"))
         for name in data:
             check_choice(name, DATA_DEFAULTS, "an entry of `data`")
+        check_choice(data.get("draw", "generator"), DRAWS, "draw")
         if "name" not in loss:
             raise ValueError(f'`loss` needs an entry "name", such as "ce"; found {loss}.')
         for name, (low, high) in _RANGES.items():
@@ -70,14 +79,17 @@ class RunConfig:
             object.__setattr__(self, name, _jsonable(entries, name))
         object.__setattr__(self, "net", net_config(self.net).settings())
         object.__setattr__(self, "training", TrainConfig.from_dict(self.training))
+        if self.after is not None:
+            after = completed(self.after, self.data["calibration"])
+            object.__setattr__(self, "after", _jsonable(after, "after"))
         if self.training.threads is None:
             raise ValueError(
                 "`threads` of a stored run must be a whole number, since it decides the bits; found None."
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration in JSON types; `from_dict` reads it back."""
-        return {
+        """Return the configuration in JSON types, without `after` if there is none; `from_dict` reads it."""
+        entries: dict[str, Any] = {
             "data": dict(self.data),
             "net": dict(self.net),
             "loss": dict(self.loss),
@@ -86,6 +98,7 @@ class RunConfig:
             "data_seed": self.data_seed,
             "measure_every": self.measure_every,
         }
+        return entries if self.after is None else {**entries, "after": dict(self.after)}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> "RunConfig":
@@ -93,6 +106,10 @@ class RunConfig:
         for name in entries:
             check_choice(name, cls.__dataclass_fields__, "a field of RunConfig")
         return cls(**entries)
+
+    def base(self) -> "RunConfig":
+        """Return the run that `after` edits: this one without it."""
+        return self if self.after is None else replace(self, after=None)
 
     def split(self) -> Split:
         """Return the train, calibration and test parts (kept in memory for the next run on the same data)."""
@@ -108,7 +125,7 @@ class RunConfig:
         parts = {
             "config": _canonical(entries),
             "data": self.split().fingerprint(),
-            "code": code_fingerprint(_CODE),
+            "code": code_fingerprint(_CODE if self.after is None else _AFTER_CODE),
             "format": FORMAT,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
@@ -116,7 +133,9 @@ class RunConfig:
     def describe(self) -> str:
         """Return the settings that usually differ between runs, on one line, for messages."""
         loss = json.dumps(dict(self.loss), sort_keys=True)
-        return f"data {self.data['name']}, imbalance {self.data['imbalance']}, loss {loss}, seed {self.seed}"
+        after = "" if self.after is None else f", after {json.dumps(dict(self.after), sort_keys=True)}"
+        data = f"data {self.data['name']}, imbalance {self.data['imbalance']}"
+        return f"{data}, loss {loss}, seed {self.seed}{after}"
 
 
 def _mapping(value: Any, name: str) -> dict[str, Any]:
@@ -156,22 +175,33 @@ def _listed(value: Any) -> Any:
 
 
 def _stamps(data: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
-    """Return name, size and time of an archive of the reader's own, which may be written anew meanwhile."""
-    if not str(data["name"]).startswith("npz:"):
+    """Return name, size and time of a reader's own files, which may be written anew meanwhile."""
+    kind, _, own = str(data["name"]).partition(":")
+    if kind not in ("npz", "folder"):
         return ()
-    file = Path(data["root"] or "").expanduser() / Path(data["name"].removeprefix("npz:")).expanduser()
-    # wherever the data floor may find it: a relative path is looked for in both
-    paths = [path for path in (Path.cwd() / file, project_root() / file) if path.is_file()]
-    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+    # wherever the data floor may find them: a relative path is looked for in both places
+    found = [path for path in places(own, data["root"]) if path.exists()]
+    paths = [file for path in found for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
+    stats = [(path, path.stat()) for path in paths if path.exists()]  # a link may lead nowhere
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
 @lru_cache(maxsize=4)
 def _split(data: str, seed: int, stamps: tuple[tuple[str, int, int], ...]) -> Split:
     settings = json.loads(data)
-    source = lt_data.load(settings["name"], root=settings["root"])
+    published = settings["draw"] == "cao2019"
+    if published and settings["calibration"]:
+        raise ValueError(
+            f"`draw` = cao2019 repeats subsets of a whole training part; found `calibration` = "
+            f"{settings['calibration']}. Set `calibration` to 0, or `draw` to generator."
+        )
+    how = {name: settings[name] for name in ("root", "size", "memory_limit")}
+    source = lt_data.load(settings["name"], **how)
     parts = lt_data.split(source, calibration=settings["calibration"], test=settings["test"], seed=seed)
     counts = _counts(settings, parts.classes)
-    return parts if counts is None else lt_data.long_tail(parts, counts, seed=seed)
+    if counts is None:
+        return parts
+    return lt_data.long_tail(parts, counts, seed=0 if published else seed, draw=settings["draw"])
 
 
 def _counts(settings: Mapping[str, Any], classes: int) -> Any:

@@ -1,5 +1,8 @@
 """The `npz:` source: a reader's own archive, kept as it is or refused in one sentence."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -135,6 +138,17 @@ def test_what_is_no_archive_is_refused(tmp_path, kind):
     with pytest.raises(
         ValueError, match=r"`my\.npz` must be an `\.npz` archive of plain arrays; found .*np\.savez"
     ):
+        load(name)
+
+
+@pytest.mark.parametrize("shape", [(2**30, 2**14, 2**14), (2**62, 8, 8)])
+def test_a_header_that_claims_more_than_memory_holds_is_refused(tmp_path, shape):
+    name = save(tmp_path)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "my.npz", "w") as archive:
+        archive.writestr("train_images.npy", header.getvalue() + bytes(100))
+    with pytest.raises(ValueError, match=r"`my\.npz` must be an `\.npz` archive of plain arrays; found none"):
         load(name)
 
 
