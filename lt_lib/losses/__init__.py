@@ -3,16 +3,19 @@
 from lt_lib.losses.adaptive import GroupDRO, LossProportional
 from lt_lib.losses.adjusted import BalancedSoftmax, LogitAdjustedCrossEntropy
 from lt_lib.losses.bcl import BCLLoss, balanced_contrastive
+from lt_lib.losses.bcl import BCLLoss, balanced_contrastive
 from lt_lib.losses.deferral import Deferred, DeferredReweighting
 from lt_lib.losses.dot_regression import DotRegressionLoss
 from lt_lib.losses.fingerprint import Fingerprint, fingerprint
 from lt_lib.losses.focal import FocalLoss
+from lt_lib.losses.glmc import GLMCLoss
 from lt_lib.losses.glmc import GLMCLoss
 from lt_lib.losses.influence import InfluenceBalancedLoss
 from lt_lib.losses.inverse import InverseLoss, Reweighted
 from lt_lib.losses.ldam import LDAMLoss, ldam_margins
 from lt_lib.losses.meta import MetaReweighted
 from lt_lib.losses.registry import LOSS_NAMES, loss_options, make_loss
+from lt_lib.losses.views import ContrastiveViews, MixedViews
 from lt_lib.losses.views import ContrastiveViews, MixedViews
 from lt_lib.losses.weighted import (
     ClassMeanCrossEntropy,
@@ -24,14 +27,17 @@ from lt_lib.losses.weighted import (
 __all__ = [
     "LOSS_NAMES",
     "BCLLoss",
+    "BCLLoss",
     "BalancedSoftmax",
     "ClassMeanCrossEntropy",
+    "ContrastiveViews",
     "ContrastiveViews",
     "Deferred",
     "DeferredReweighting",
     "DotRegressionLoss",
     "Fingerprint",
     "FocalLoss",
+    "GLMCLoss",
     "GLMCLoss",
     "GroupDRO",
     "InfluenceBalancedLoss",
@@ -40,9 +46,11 @@ __all__ = [
     "LogitAdjustedCrossEntropy",
     "LossProportional",
     "MixedViews",
+    "MixedViews",
     "MetaReweighted",
     "Reweighted",
     "WeightedCrossEntropy",
+    "balanced_contrastive",
     "balanced_contrastive",
     "class_balanced_weights",
     "fingerprint",

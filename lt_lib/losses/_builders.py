@@ -9,9 +9,11 @@ from lt_lib._checks import check_choice
 from lt_lib.losses._base import ClassLoss, CrossEntropy
 from lt_lib.losses.adaptive import GroupDRO, LossProportional
 from lt_lib.losses.adjusted import BalancedSoftmax, LogitAdjustedCrossEntropy
+from lt_lib.losses.bcl import BCLLoss
 from lt_lib.losses.deferral import Deferred
 from lt_lib.losses.dot_regression import DotRegressionLoss
 from lt_lib.losses.focal import FocalLoss
+from lt_lib.losses.glmc import GLMCLoss
 from lt_lib.losses.influence import InfluenceBalancedLoss
 from lt_lib.losses.inverse import InverseLoss
 from lt_lib.losses.ldam import LDAMLoss
@@ -88,6 +90,27 @@ def _loss_proportional(counts: Tensor, clamp: float | None = None) -> ClassLoss:
     return LossProportional(len(counts), clamp)
 
 
+def _glmc(
+    counts: Tensor,
+    power: float = 1.2,
+    consistency: float = 10.0,
+    beta: float = 0.5,
+    partner: str = "instance",
+    inverse_head: str = "rebalanced",
+) -> ClassLoss:
+    return GLMCLoss(counts, power, consistency, beta, partner, inverse_head)
+
+
+def _bcl(
+    counts: Tensor,
+    temperature: float = 0.07,
+    classification: float = 1.0,
+    contrast: float = 0.35,
+    anchor_in_sum: bool = False,
+) -> ClassLoss:
+    return BCLLoss(counts, temperature, classification, contrast, anchor_in_sum)
+
+
 BUILDERS: dict[str, Callable[..., ClassLoss]] = {
     "ce": _ce,
     "class_mean": _class_mean,
@@ -102,4 +125,6 @@ BUILDERS: dict[str, Callable[..., ClassLoss]] = {
     "dr": _dr,
     "group_dro": _group_dro,
     "loss_proportional": _loss_proportional,
+    "glmc": _glmc,
+    "bcl": _bcl,
 }

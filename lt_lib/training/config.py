@@ -15,7 +15,7 @@ from lt_lib.training.sampling import SAMPLINGS
 
 OPTIMISERS = ("sgd", "adamw")
 SCHEDULES = ("cosine", "step", "constant", "mittag_leffler")
-AUGMENTATIONS = ("none", "shift", "crop_flip", *PICTURES)
+AUGMENTATIONS = ("none", "shift", "crop_flip", "resized_crop", *PICTURES)
 VIEWS = ("one", "three")
 PRECISIONS = ("float32", "bfloat16")
 MEMORY_FORMATS = ("contiguous", "channels_last")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lt_lib.losses.views import ContrastiveViews
 from lt_lib.nets.extras import extras_of
+from lt_lib.training.augment import MIRRORLESS
 from lt_lib.training.config import TrainConfig
 from lt_lib.training.recipes import Batch, Recipe, apply_loss, check_parts, joined, register
 
@@ -14,16 +15,18 @@ from lt_lib.training.recipes import Batch, Recipe, apply_loss, check_parts, join
 class BCLRecipe(Recipe):
     """Three views of each image in one batch through the network (arXiv 2207.09052).
 
-    See `lt_lib.losses.BCLLoss`. The first view, augmented as the configuration says, is classified; the
-    other two, of SimCLR's kind, are contrasted. Three times the images of cross-entropy are forwarded. Here
-    the embedding network sees the contrasted views alone; in the released code all three pass it and the
-    first is dropped, so that its batch normalisation differs. `views` of the configuration does not matter
-    here.
+    See `lt_lib.losses.BCLLoss`. The first view, augmented as the configuration says, is classified. The other
+    two are contrasted: SimCLR's ("simclr"), or its crops and changes of brightness and contrast without a
+    mirror ("resized_crop") where the first view is not mirrored either, as with digits. Three times the
+    images of cross-entropy are forwarded. Here the embedding network sees the contrasted views alone; in the
+    released code all three pass it and the first is dropped, so that its batch normalisation differs. `views`
+    of the configuration does not matter here.
     """
 
     def augments(self, config: TrainConfig) -> tuple[str, ...]:
         """Return the augmentation of the three views."""
-        return config.augment, "simclr", "simclr"
+        contrasted = "resized_crop" if config.augment in MIRRORLESS else "simclr"
+        return config.augment, contrasted, contrasted
 
     def check(self, model: nn.Module) -> None:
         """Refuse a network without `features(x)`, a `head` with weights, and the further heads of BCL.
