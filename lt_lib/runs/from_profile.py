@@ -16,7 +16,7 @@ def config_from_profile(profile: Any, loss: str | Mapping[str, Any], seed: int, 
         loss: a loss's name, or a mapping with `name` and its settings.
         seed: training seed.
         over: replaces a setting: an entry of `data` (such as `imbalance`), a field of TrainConfig (such as
-            `epochs`), `net` (entries to change), `data_seed` or `measure_every`.
+            `epochs`), `net` (entries to change), `data_seed`, `measure_every` or `after`.
 
     Raises:
         ValueError: `over` holds an unknown name, or a setting is bad.
@@ -25,7 +25,7 @@ def config_from_profile(profile: Any, loss: str | Mapping[str, Any], seed: int, 
     data |= {name: getattr(profile, name) for name in ("largest", "imbalance", "calibration", "test")}
     training = {**dict(profile.training), **{n: getattr(profile, n) for n in _PROCESS}}
     net = dict(profile.net)
-    rest = {"data_seed": profile.data_seed, "measure_every": profile.measure_every}
+    rest = {"data_seed": profile.data_seed, "measure_every": profile.measure_every, "after": None}
     for name, value in over.items():
         if name == "net":
             net |= value

@@ -8,6 +8,7 @@ import numpy as np
 import safetensors.torch
 from torch import Tensor, nn
 
+from lt_lib.posthoc import adjusted_head
 from lt_lib.runs.config import RunConfig
 from lt_lib.runs.experiment import make_net
 
@@ -29,7 +30,13 @@ class Run:
         return state
 
     def load_model(self) -> nn.Module:
-        """Return the trained network, on the CPU and in eval mode. Reads the data, for its shape."""
-        model = make_net(self.config, self.config.split())
+        """Return the trained network, on the CPU and in eval mode. Reads the data, for its shape.
+
+        Of a run with `after` it is the edited one, whose head is a `LinearHead` with a bias.
+        """
+        model: Any = make_net(self.config, self.config.split())
+        if self.config.after is not None:
+            model.head = adjusted_head(model.head)
         model.load_state_dict(self.weights())
-        return model.eval()
+        network: nn.Module = model.eval()
+        return network

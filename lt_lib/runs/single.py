@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lt_lib.runs.config import RunConfig
+from lt_lib.runs.edit import check_after, edit
 from lt_lib.runs.experiment import Checkpoint, Progress, execute
 from lt_lib.runs.results import Run
 from lt_lib.runs.stems import Stems
@@ -21,7 +22,8 @@ def run(
 
     A run that was killed goes on after its last finished epoch and ends with the same bits. Of several
     processes that ask for the same run, one trains and the others wait for it. A run whose loss is deferred
-    starts from the cross-entropy epochs that the store holds already, to the same bits.
+    starts from the cross-entropy epochs that the store holds already, to the same bits. A run with `after`
+    first asks for the run without it, which is stored, too.
 
     Args:
         config: what to run.
@@ -45,7 +47,10 @@ def run(
         found = store.get(key)
         if found is None:
             store.make_room(key)
-            _train(config, key, store, progress, stems)
+            if config.after is None:
+                _train(config, key, store, progress, stems)
+            else:
+                _follow(config, key, store, progress, stems)
             found = store.get(key)
     if found is None:
         raise RuntimeError(
@@ -62,6 +67,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return {"key": found.key}
+
+
+def _follow(
+    config: RunConfig, key: str, store: Store, progress: Progress | None, epochs: Iterable[int]
+) -> None:
+    """Edit the base run and store the result. Its lock is taken after that of `key`, and never before."""
+    check_after(config)
+    base = run(config.base(), store, progress, epochs)
+    started = time.perf_counter()
+    store.put(key, config, edit(config, base.load_model(), base.history), time.perf_counter() - started)
 
 
 def _train(

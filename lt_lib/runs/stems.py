@@ -23,7 +23,7 @@ from lt_lib.training import resolve_device
 
 def trunk(config: RunConfig) -> RunConfig:
     """Return the cross-entropy run whose first epochs those of `config` may be."""
-    return replace(config, loss={"name": "ce"})
+    return replace(config, loss={"name": "ce"}, after=None)
 
 
 def plain_epochs(config: RunConfig) -> int:
@@ -104,16 +104,20 @@ def plan(configs: Iterable[RunConfig]) -> list[tuple[RunConfig, list[int]]]:
     """Return the runs with the stems that each should leave, in an order in which few wait for another.
 
     Of the runs with a trunk in common, the one that is plain for longest comes first; then those that share
-    nothing, then the others. A badly set run shares nothing: it fails when it is its turn.
+    nothing, then the others; last those with `after` whose base another run trains. A badly set run shares
+    nothing: it fails when it is its turn.
     """
     configs = list(configs)
+    followers = _followers(configs)
     groups: dict[str, list[tuple[int, int]]] = {}  # trunk -> (plain epochs, position) of its runs
     for position, config in enumerate(configs):
+        if position in followers:
+            continue
         with contextlib.suppress(ValueError):
             if plain := plain_epochs(config):
                 group = json.dumps(trunk(config).to_dict(), sort_keys=True)
                 groups.setdefault(group, []).append((plain, position))
-    rank = [1] * len(configs)
+    rank = [3 if position in followers else 1 for position in range(len(configs))]
     wanted: list[list[int]] = [[] for _ in configs]
     for members in groups.values():
         leader = max(members, key=lambda member: member[0])
@@ -122,3 +126,12 @@ def plan(configs: Iterable[RunConfig]) -> list[tuple[RunConfig, list[int]]]:
             wanted[position] = sorted({epochs for epochs, _ in members if epochs <= plain})
     order = sorted(range(len(configs)), key=rank.__getitem__)
     return [(configs[position], wanted[position]) for position in order]
+
+
+def _followers(configs: list[RunConfig]) -> set[int]:
+    """Return the positions of runs that find their base trained: by itself, or by the first that needs it."""
+    bases = [json.dumps(config.base().to_dict(), sort_keys=True) for config in configs]
+    trains: dict[str, int] = {}
+    for position in sorted(range(len(configs)), key=lambda p: configs[p].after is not None):
+        trains.setdefault(bases[position], position)
+    return {p for p, config in enumerate(configs) if config.after is not None and trains[bases[p]] != p}
