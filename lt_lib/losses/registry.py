@@ -63,10 +63,6 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
     - ``group_dro``: sum of q_c times the batch's class means, q by exponentiated gradient; `step` 0.01,
       `adjustment` 0.
     - ``loss_proportional``: w_y (-log p_y), w the batch's class mean over the mean of those; `clamp` none.
-    - ``glmc``: two mixtures of each image with a partner, on two heads; `power` 1.2, `consistency` 10, `beta`
-      0.5, `partner` "instance", `inverse_head` "rebalanced": see `GLMCLoss`. Views of the recipe `glmc`.
-    - ``bcl``: `classification` 1 times logit adjustment, plus `contrast` 0.35 times balanced contrast at
-      `temperature` 0.07; `anchor_in_sum` false: see `BCLLoss`. Views of the recipe `bcl`.
     - ``meta``: B w_i (-log p_y), w >= 0 with sum one, learned at each step. Weights w.
     - ``glmc``: two mixtures of each image with a partner, on two heads; `power` 1.2, `consistency` 10, `beta`
       0.5, `partner` "instance", `inverse_head` "rebalanced": see `GLMCLoss`. Views of the recipe `glmc`.
