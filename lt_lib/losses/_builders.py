@@ -17,6 +17,7 @@ from lt_lib.losses.glmc import GLMCLoss
 from lt_lib.losses.influence import InfluenceBalancedLoss
 from lt_lib.losses.inverse import InverseLoss
 from lt_lib.losses.ldam import LDAMLoss
+from lt_lib.losses.meta import MetaReweighted
 from lt_lib.losses.weighted import (
     ClassMeanCrossEntropy,
     WeightedCrossEntropy,
@@ -90,6 +91,10 @@ def _loss_proportional(counts: Tensor, clamp: float | None = None) -> ClassLoss:
     return LossProportional(len(counts), clamp)
 
 
+def _meta(counts: Tensor) -> ClassLoss:
+    return MetaReweighted(len(counts))
+
+
 def _glmc(
     counts: Tensor,
     power: float = 1.2,
@@ -127,4 +132,5 @@ BUILDERS: dict[str, Callable[..., ClassLoss]] = {
     "loss_proportional": _loss_proportional,
     "glmc": _glmc,
     "bcl": _bcl,
+    "meta": _meta,
 }

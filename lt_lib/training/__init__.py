@@ -5,6 +5,7 @@ from lt_lib.training.contrastive import BCLRecipe
 from lt_lib.training.evaluate import Predictions, evaluate, evaluation
 from lt_lib.training.feed import batch_bounds
 from lt_lib.training.loop import Callback, Trainer, train
+from lt_lib.training.meta import MetaRecipe, meta_weights
 from lt_lib.training.mittag_leffler import mittag_leffler, order_of
 from lt_lib.training.mixing import GLMCRecipe, cutmix, mixup
 from lt_lib.training.numerics import cpu_threads, repeatable
@@ -20,6 +21,7 @@ __all__ = [
     "Callback",
     "GLMCRecipe",
     "Images",
+    "MetaRecipe",
     "Predictions",
     "Recipe",
     "Recorder",
@@ -37,6 +39,7 @@ __all__ = [
     "evaluation",
     "full_precision",
     "learning_rate",
+    "meta_weights",
     "mittag_leffler",
     "mixup",
     "order_of",

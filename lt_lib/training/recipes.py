@@ -63,7 +63,10 @@ class Recipe:
 
 
 class FeatureRecipe(Recipe):
-    """Logits as in "plain", and beside them the features (B, d) that entered the head."""
+    """Logits as in "plain", and beside them the vectors (B, d) that the head's weight acts on.
+
+    These are the features; for a head with `inputs(features)`, such as the cosine head, what that gives.
+    """
 
     def check(self, model: nn.Module) -> None:
         """Refuse a network without `features(x)` and `head`.
@@ -78,9 +81,10 @@ class FeatureRecipe(Recipe):
     ) -> Tensor:
         """Return the loss of the logits, labels and features of the first view; see `Recipe.objective`."""
         network: Any = model
-        features = network.features(joined(batch.views))
-        size = len(batch.labels)
-        return apply_loss(loss, network.head(features)[:size], batch.labels, features[:size].float())
+        features, size = network.features(joined(batch.views)), len(batch.labels)
+        logits = network.head(features)[:size]
+        inputs = getattr(network.head, "inputs", lambda vectors: vectors)
+        return apply_loss(loss, logits, batch.labels, inputs(features[:size]).float())
 
 
 def joined(views: tuple[Tensor, ...]) -> Tensor:
