@@ -28,8 +28,9 @@ class InfluenceBalancedLoss(ClassLoss):
 
     The paper trains with plain cross-entropy first: the option `start_epoch` of the loss `ib` (0.5, the
     published code's epoch 100 of 200). That code also multiplies the learning rate by 0.01 at that epoch,
-    which no loss can do: set it in the schedule. `alpha` is 1000 as its training script passes; its class
-    has 10000 as default. Splitting a batch changes nothing.
+    which no loss can do: set it in the schedule, or pass `alpha` 10, which makes the same step at an
+    undropped rate. `alpha` is 1000 as its training script passes; its class has 10000 as default. Splitting a
+    batch changes nothing.
     """
 
     recipe = "features"

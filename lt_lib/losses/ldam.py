@@ -56,5 +56,6 @@ class LDAMLoss(ClassLoss):
 
     def _terms(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         self._check_labels.every(labels, self.classes)  # they are an index before cross-entropy sees them
+        # the margin goes in before the softmax: float32 rounds a small cross-entropy away that it would raise
         shift = -self.scale * gather_class(self.margins, labels, logits)
         return cross_entropy(logits.scatter_add(1, labels[:, None], shift[:, None]), labels)
