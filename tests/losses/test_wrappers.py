@@ -184,6 +184,20 @@ def test_losses_of_several_views_weigh_their_terms_themselves():
         Reweighted(late, InverseReweighting(COUNTS))
 
 
+@pytest.mark.parametrize("name", ["glmc", "bcl"])
+def test_both_weightings_are_there_by_name_for_losses_of_several_views(name):
+    for hyper in ({"drw_epoch": 0.5}, {"inverse": RELEASED}, {"defer_epoch": 1, "inverse": {}}):
+        loss = make_loss(name, COUNTS, **hyper)
+        assert loss.extras == name
+        assert loss.plain_epochs(4) == 0
+        loss.set_epoch(3, 4)
+        assert loss.recipe == make_loss(name, COUNTS).recipe
+        with pytest.raises(ValueError, match=f"The loss `{name}` needs `features` of type"):
+            loss(LOGITS, LABELS)
+    with pytest.raises(ValueError, match="class weights replace each other"):
+        make_loss(name, COUNTS, drw_epoch=1, inverse={})
+
+
 @pytest.mark.parametrize(
     ("name", "hyper", "words"),
     [
