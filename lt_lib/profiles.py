@@ -12,12 +12,9 @@ from typing import Any
 from lt_lib._checks import check_choice
 from lt_lib._home import project_root
 from lt_lib._yaml import read_mapping
-from lt_lib.data import DATA_NAMES, check_data_name
+from lt_lib.data import check_data_files, check_data_name
 from lt_lib.nets.build import NetConfig
 from lt_lib.training.config import DEVICES, MEMORY_FORMATS, PRECISIONS, TrainConfig, check_number
-
-# Sources that profiles name already, though `lt_lib.data.load` does not know them yet: it says so when asked.
-PLANNED = ("cifar10", "cifar100")
 
 
 class Settings(Mapping[str, Any]):
@@ -85,7 +82,7 @@ class Text:
             return
         if not isinstance(value, str) or not value:
             raise ValueError(f"`{name}` must be a text; found {value!r}.")
-        if self.data and value not in PLANNED:
+        if self.data:
             check_data_name(value)
 
 
@@ -199,19 +196,20 @@ def load(name: str, notebook: str | None = None, **overrides: Any) -> Profile:
 
 
 def check_ready(name: str) -> None:
-    """Refuse a profile that holds a mistake, or whose data `lt_lib.data.load` does not know yet.
+    """Refuse a profile that holds a mistake, or whose public data set is not on this machine.
 
     Raises:
-        ValueError: see `load`; or a source is planned.
+        ValueError: see `load`; or files are missing, and how to get them.
     """
     entries, sections = _validated(name)
     for settings in (entries, *sections.values()):
-        source = (settings or {}).get("data")
-        if source in PLANNED:
+        merged = {**entries, **(settings or {})}
+        try:
+            check_data_files(merged["data"], merged["root"])
+        except FileNotFoundError as error:
             raise ValueError(
-                f"The profile `{name}` cannot run yet: its data source `{source}` is planned, and `data` can "
-                f"be {', '.join(DATA_NAMES)} today. Choose another profile, such as `digits` or `fashion`."
-            )
+                f"The profile `{name}` cannot run yet. {error} Or choose another profile, such as `digits`."
+            ) from error
 
 
 def _validated(name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:

@@ -6,6 +6,7 @@ import yaml
 
 from lt_lib import profiles
 from lt_lib._home import project_root
+from lt_lib.data.cifar import SETS
 
 FOLDER = Path(__file__).parent.parent / "notebooks" / "profiles"
 SHIPPED = ("digits", "fashion", "cifar10", "paper")  # readers may have put files of their own beside them
@@ -142,3 +143,20 @@ def test_a_section_that_is_no_mapping_is_one_sentence(
     monkeypatch.setenv("LT_HOME", str(tmp_path))
     with pytest.raises(ValueError, match="must map names to settings; found"):
         profiles.load("mine")
+
+
+@pytest.mark.parametrize(("name", "title"), [("cifar10", "CIFAR-10"), ("paper", "CIFAR-100")])
+def test_a_profile_whose_data_are_not_there_says_what_to_get(
+    name: str, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LT_DATA", str(tmp_path))
+    with pytest.raises(
+        ValueError, match=rf"`{name}` cannot run yet\. {title} must lie in .*{tmp_path}.*Unpack"
+    ):
+        profiles.check_ready(name)
+    files = SETS[profiles.load(name).data]
+    (tmp_path / files.folder).mkdir()
+    for file in (*files.train, *files.test, *files.meta):
+        (tmp_path / files.folder / file).touch()
+    profiles.check_ready(name)  # nothing is read yet
+    profiles.check_ready("digits")

@@ -87,6 +87,7 @@ def files_digest(files: Sequence[Path], base: Path) -> str:
 def data_digest(profile: Path, notebook: str, root: Path) -> str:
     """SHA-256 of the file that a profile names as a notebook's data by `npz:FILE`; "" without one.
 
+    Of a folder, `folder:DIR`, names, sizes and times of the files are taken instead of their bytes.
     A relative path is taken from `root`, where the kernels find it: their own folders are empty. Files of
     Fashion-MNIST never change and are not read. What is wrong with a profile is left to the library to say.
     """
@@ -96,13 +97,26 @@ def data_digest(profile: Path, notebook: str, root: Path) -> str:
     except (yaml.YAMLError, AttributeError, TypeError):
         return ""
     data, folder = settings.get("data"), settings.get("root")
-    if not isinstance(data, str) or not data.startswith("npz:"):
+    kind, _, own = data.partition(":") if isinstance(data, str) else ("", "", "")
+    if kind not in ("npz", "folder"):
         return ""
-    path = places(data.removeprefix("npz:"), folder if isinstance(folder, str) else None, [root])[0]
+    path = places(own, folder if isinstance(folder, str) else None, [root])[0]
+    if kind == "folder":
+        return _folder_digest(path)
     if not path.is_file():
         return "absent"
     status = path.stat()
     return _file_digest(path, status.st_size, status.st_mtime_ns)
+
+
+def _folder_digest(folder: Path) -> str:
+    """SHA-256 of names, sizes and times of the files in a folder."""
+    parts = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            status = path.stat()
+            parts.append(f"{path.relative_to(folder)} {status.st_size} {status.st_mtime_ns}")
+    return digest(*parts) if parts else "absent"
 
 
 @cache

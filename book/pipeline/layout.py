@@ -93,7 +93,7 @@ def check_profile(layout: Layout) -> None:
     """Have the library check the profile, with what it sets for each page.
 
     Raises:
-        BuildError: the profile is unknown, holds a mistake, or names data that are only planned.
+        BuildError: the profile is unknown, holds a mistake, or its data are not there.
     """
     from lt_lib import profiles  # imports torch
 

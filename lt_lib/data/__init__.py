@@ -4,7 +4,7 @@ Images are bytes (or floats in 0..1) in channels-first tensors; labels run from 
 takes the data seed, which is apart from the training seed. Nothing is downloaded unless it is asked for.
 """
 
-from lt_lib.data.catalogue import DATA_NAMES, check_data_name, load
+from lt_lib.data.catalogue import DATA_NAMES, check_data_files, check_data_name, load
 from lt_lib.data.counts import Imbalance, exponential_counts, imbalance_statistics, step_counts
 from lt_lib.data.files import ImageFiles
 from lt_lib.data.pairs import PairSource
@@ -20,6 +20,7 @@ __all__ = [
     "Part",
     "Source",
     "Split",
+    "check_data_files",
     "check_data_name",
     "exponential_counts",
     "imbalance_statistics",

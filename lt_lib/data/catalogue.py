@@ -4,12 +4,13 @@ from pathlib import Path
 
 from lt_lib._checks import check_choice
 from lt_lib.data.cifar import SETS as CIFAR_SETS
-from lt_lib.data.cifar import load_cifar
+from lt_lib.data.cifar import cifar_folder, load_cifar
 from lt_lib.data.digits import load_digits
 from lt_lib.data.folder import load_folder
-from lt_lib.data.idx import load_fashion_mnist
-from lt_lib.data.isic import load_isic
-from lt_lib.data.lists import load_listed
+from lt_lib.data.idx import fashion_folder, load_fashion_mnist
+from lt_lib.data.isic import isic_folder, load_isic
+from lt_lib.data.lists import SETS as LISTED_SETS
+from lt_lib.data.lists import list_folder, load_listed
 from lt_lib.data.npz import load_npz
 from lt_lib.data.pairs import PairSource
 from lt_lib.data.source import Source
@@ -36,6 +37,24 @@ def check_data_name(name: str) -> None:
     if placeholder and path not in ("", placeholder):
         return
     check_choice("" if path and path == placeholder else name, DATA_NAMES, "name")
+
+
+def check_data_files(name: str, root: str | Path | None = None) -> None:
+    """Refuse a public data set whose files are not there, without reading them; `npz:` and `folder:` pass.
+
+    Raises:
+        ValueError: the name is unknown.
+        FileNotFoundError: the files are not there; says how to get them.
+    """
+    check_data_name(name)
+    if name in CIFAR_SETS:
+        cifar_folder(name, root)
+    elif name in LISTED_SETS:
+        list_folder(name, root)
+    elif name == "isic2019":
+        isic_folder(root)
+    elif name.startswith("fashion"):
+        fashion_folder(root)
 
 
 def load(

@@ -88,7 +88,7 @@ def load_cifar(name: str, root: str | Path | None = None, download: bool = False
         RuntimeError: the download failed.
     """
     files = SETS[name]
-    folder = _folder(name, files, root, download)
+    folder = cifar_folder(name, root, download)
     parts: dict[str, Any] = {}
     for kind, members in (("train", files.train), ("test", files.test)):
         batches = [_read(folder / file, md5, files) for file, md5 in members.items()]
@@ -101,7 +101,9 @@ def load_cifar(name: str, root: str | Path | None = None, download: bool = False
     return source_from_arrays(name, **parts, class_names=names, note=note)
 
 
-def _folder(name: str, files: Batches, root: str | Path | None, download: bool) -> Path:
+def cifar_folder(name: str, root: str | Path | None = None, download: bool = False) -> Path:
+    """Return the folder with the batches; arguments and errors are those of `load_cifar`."""
+    files = SETS[name]
     ways = (
         f"Unpack `{files.archive}` from https://www.cs.toronto.edu/~kriz/cifar.html there, pass the folder "
         "above it as `root` (or set LT_DATA), or call `load` with `root=FOLDER, download=True`."

@@ -19,8 +19,8 @@ def draw_groups(
 ) -> tuple[Mask, ...]:
     """Draw whole groups for each part until it holds the wanted images of each class, or none more fits.
 
-    Groups are met in random order; each goes to the first part that still lacks as many images of its class
-    as the group has, else it stays. A group whose images bear several labels always stays.
+    Groups are met in random order; each goes to the part that lacks most images of its class, unless the
+    group has more than that, and else stays. A group whose images bear several labels always stays.
 
     Args:
         labels: (n,) class of each image.
@@ -46,12 +46,12 @@ def draw_groups(
     place = np.full(len(sizes), -1)
     for group in generator.permutation(len(sizes)):
         c = low[group]
-        fits = np.flatnonzero(sizes[group] <= lacking[:, c])
-        if c == high[group] and len(fits):
-            place[group] = fits[0]
-            lacking[fits[0], c] -= sizes[group]
-    for part, name in enumerate(names):
-        _check_drawn(name, wanted[name], lacking[part])
+        part = int(lacking[:, c].argmax())
+        if c == high[group] and sizes[group] <= lacking[part, c]:
+            place[group] = part
+            lacking[part, c] -= sizes[group]
+    for name, still in zip(names, lacking, strict=True):
+        _check_drawn(name, wanted[name], still)
     _check_rest(labels, place[member] < 0, len(lacking[0]))
     return tuple(place[member] == part for part in range(len(names)))
 

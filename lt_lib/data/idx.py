@@ -47,7 +47,7 @@ def load_fashion_mnist(root: str | Path | None = None, download: bool = False) -
         FileNotFoundError: the files are not there; says where it looked and how to get them.
         ValueError: a file is truncated or corrupt, or the files do not fit each other.
     """
-    folder = _find(root, download)
+    folder = fashion_folder(root, download)
     arrays = {
         part: read_idx(_existing(folder, stem), 3 if "images" in part else 1) for part, stem in _FILES.items()
     }
@@ -111,7 +111,8 @@ def _candidates(root: str | Path | None) -> list[Path]:
     return [base / layout for base in roots for layout in _LAYOUTS]
 
 
-def _find(root: str | Path | None, download: bool) -> Path:
+def fashion_folder(root: str | Path | None = None, download: bool = False) -> Path:
+    """Return the folder with the four files; arguments and errors are those of `load_fashion_mnist`."""
     folders = _candidates(root)
     begun = [f for f in folders if any(_present(f, stem) for stem in _FILES.values())]
     whole = [f for f in begun if all(_present(f, stem) for stem in _FILES.values())]

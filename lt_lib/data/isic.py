@@ -41,7 +41,7 @@ def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int
         ValueError: a row has no positive label or several, an image is listed twice or lacks metadata, or
             the counts are not the published ones.
     """
-    folder = find_folder(root, ("", "ISIC_2019", "isic2019"), (LABELS, METADATA, IMAGES), "ISIC 2019", _WAYS)
+    folder = isic_folder(root)
     names, labels = _labels(folder / LABELS)
     lesions = _lesions(folder / METADATA)
     absent = [name for name in names if name not in lesions]
@@ -57,6 +57,11 @@ def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int
     groups = _groups([lesions[name] for name in names])
     note = f"ISIC 2019's training images, {len(np.unique(groups))} lesions."
     return source_from_files("isic2019", (files, labels), None, tuple(COUNTS), note, memory_limit, groups)
+
+
+def isic_folder(root: str | Path | None = None) -> Path:
+    """Return the folder with tables and images; `root` and errors are those of `load_isic`."""
+    return find_folder(root, ("", "ISIC_2019", "isic2019"), (LABELS, METADATA, IMAGES), "ISIC 2019", _WAYS)
 
 
 def _labels(path: Path) -> tuple[list[str], NDArray[np.int64]]:

@@ -28,6 +28,14 @@ class Listed:
     images_from: str  # how to get the images
     lists_from: str
 
+    @property
+    def ways(self) -> str:
+        """What to get and where to put it."""
+        return (
+            f"Get the lists from {self.lists_from} and {self.images_from}, put both into one folder, and "
+            "pass it as `root` (or set LT_DATA)."
+        )
+
 
 SETS = {
     "imagenet_lt": Listed(
@@ -75,18 +83,14 @@ def load_listed(
         ValueError: a list is not the published one, names an image twice, or leaves the folder.
     """
     listed = SETS[name]
-    ways = (
-        f"Get the lists from {listed.lists_from} and {listed.images_from}, put both into one folder, and "
-        "pass it as `root` (or set LT_DATA)."
-    )
-    folder = find_folder(root, listed.list_folders, listed.lists, listed.title, ways)
+    folder = list_folder(name, root)
     read = [
         _read(folder / file, lines, listed.classes)
         for file, lines in zip(listed.lists, listed.lines, strict=True)
     ]
     (train_names, train_labels), (test_names, test_labels) = read
     _check_apart(train_names, test_names, listed)
-    images = _image_folder(root, folder, train_names[0], listed, ways)
+    images = _image_folder(root, folder, train_names[0], listed)
     train, test = (ImageFiles(images, names, size, shorter=round(size * 8 / 7)) for names, _ in read)
     note = f"{listed.title} by its published lists."
     return source_from_files(
@@ -97,6 +101,12 @@ def load_listed(
         note,
         memory_limit,
     )
+
+
+def list_folder(name: str, root: str | Path | None = None) -> Path:
+    """Return the folder with the two lists; arguments and errors are those of `load_listed`."""
+    listed = SETS[name]
+    return find_folder(root, listed.list_folders, listed.lists, listed.title, listed.ways)
 
 
 def _read(path: Path, lines: int, classes: int) -> tuple[list[str], Labels]:
@@ -133,10 +143,11 @@ def _check_apart(train: Sequence[str], test: Sequence[str], listed: Listed) -> N
         seen.add(name)
 
 
-def _image_folder(root: str | Path | None, lists: Path, first: str, listed: Listed, ways: str) -> Path:
+def _image_folder(root: str | Path | None, lists: Path, first: str, listed: Listed) -> Path:
     if (lists / first).is_file():
         return lists
-    return find_folder(root, listed.image_folders, [first], f"The image folder of {listed.title}", ways)
+    what = f"The image folder of {listed.title}"
+    return find_folder(root, listed.image_folders, [first], what, listed.ways)
 
 
 def _class_names(names: Sequence[str], labels: Labels, classes: int) -> list[str]:

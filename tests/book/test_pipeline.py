@@ -79,10 +79,13 @@ def test_an_unknown_profile_is_one_sentence(small_book: Path, build_book: Build)
     assert not (small_book / "build").exists()
 
 
-def test_planned_data_are_one_sentence_before_any_notebook_runs(small_book: Path, build_book: Build) -> None:
-    done = build_book(small_book, "--profile", "cifar10")
+def test_missing_data_are_one_sentence_before_any_notebook_runs(small_book: Path, build_book: Build) -> None:
+    profiles = small_book / "notebooks" / "profiles"
+    settings = yaml.safe_load((profiles / "cifar10.yaml").read_text(encoding="utf-8")) | {"root": "nowhere"}
+    (profiles / "lacking.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    done = build_book(small_book, "--profile", "lacking")
     assert done.returncode == 1
-    assert "The profile `cifar10` cannot run yet: its data source `cifar10` is planned" in done.stderr
+    assert "The profile `lacking` cannot run yet. CIFAR-10 must lie in a local folder" in done.stderr
     assert "Traceback" not in done.stderr
     assert "running" not in done.stdout
     assert not list((small_book / "build").rglob("*.ipynb"))
@@ -104,6 +107,20 @@ def test_a_key_follows_the_pixels_of_a_readers_file(small_book: Path, root: str 
     assert len(set(keys[:3])) == 3  # absent, dark, brighter
     assert keys[1] == keys[3]
     assert data_digest(profile, "00_one", small_book / "elsewhere") == "absent"
+
+
+def test_a_key_follows_the_files_of_a_readers_folder(small_book: Path) -> None:
+    profile, image = small_book / "mine.yaml", small_book / "mine" / "cat" / "0.png"
+    profile.write_text("data: folder:mine\n", encoding="utf-8")
+    digests = [data_digest(profile, "00_one", small_book)]
+    image.parent.mkdir(parents=True)
+    for content in (b"pixels", b"other pixels"):
+        image.write_bytes(content)
+        digests.append(data_digest(profile, "00_one", small_book))
+    image.rename(image.with_name("1.png"))
+    digests.append(data_digest(profile, "00_one", small_book))
+    assert digests[0] == "absent"
+    assert len(set(digests)) == 4
 
 
 def test_a_key_follows_the_data_of_the_notebooks_own_section(small_book: Path) -> None:
