@@ -2,6 +2,7 @@
 
 from lt_lib.curvature.class_gradients import ClassGradients, class_gradients, class_loss_gradients
 from lt_lib.curvature.density import DensityCurve, Estimate, SpectralDensity, spectral_density
+from lt_lib.curvature.eigenpairs import Eigenpairs, UnconvergedWarning, verify
 from lt_lib.curvature.head_spikes import (
     CollapsedHead,
     HeadSpikes,
@@ -11,6 +12,10 @@ from lt_lib.curvature.head_spikes import (
     head_spikes,
 )
 from lt_lib.curvature.head_spikes_phases import gap_position, head_ratios, phase_boundaries
+from lt_lib.curvature.hessian import GaussNewtonOperator, HessianOperator
+from lt_lib.curvature.lanczos import lanczos
+from lt_lib.curvature.operators import MatrixOperator, Operator, deflate
+from lt_lib.curvature.search import Progress
 from lt_lib.curvature.structure import (
     Gap,
     Overlap,
@@ -32,24 +37,33 @@ __all__ = [
     "ClassGradients",
     "CollapsedHead",
     "DensityCurve",
+    "Eigenpairs",
     "Estimate",
     "Gap",
+    "GaussNewtonOperator",
     "HeadSpikes",
+    "HessianOperator",
     "Lengths",
     "Level",
+    "MatrixOperator",
+    "Operator",
     "Overlap",
     "PredictedOutliers",
+    "Progress",
     "SpectralDensity",
+    "UnconvergedWarning",
     "VectorScaling",
     "Walk",
     "class_gradients",
     "class_loss_gradients",
     "collapsed_head",
+    "deflate",
     "equal_loss_lengths",
     "gap_position",
     "head_hessian",
     "head_ratios",
     "head_spikes",
+    "lanczos",
     "largest_gap",
     "logit_changes",
     "orthonormal_rows",
@@ -60,5 +74,6 @@ __all__ = [
     "spectral_density",
     "subspace_overlap",
     "vector_scaling_share",
+    "verify",
     "walk",
 ]

@@ -1,0 +1,72 @@
+"""The surroundings in which a model's curvature is measured, put back afterwards whatever happens."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Run the block with `model` in eval mode, gradients on, autocast off and exact kernels.
+
+    Modes of the modules and the global random state return to what they were, after an exception too.
+    Parameters and buffers are not the block's business: it works on copies of them.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with exact(device), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def exact(device: torch.device) -> Iterator[None]:
+    """Run the block with gradients on, autocast off; on CUDA also deterministic cuDNN and no TF32."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        if device.type == "cuda":
+            stack.enter_context(_repeatable_kernels())
+        yield
+
+
+@contextmanager
+def _repeatable_kernels() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    products: Any = torch.backends.cuda.matmul
+    before = cudnn.deterministic, cudnn.benchmark, cudnn.conv.fp32_precision, products.fp32_precision
+    cudnn.deterministic, cudnn.benchmark = True, False
+    cudnn.conv.fp32_precision = products.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before[:2]
+        cudnn.conv.fp32_precision, products.fp32_precision = before[2:]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside a (distributed) data-parallel wrapper, or `model` itself."""
+    wrappers = nn.DataParallel, nn.parallel.DistributedDataParallel
+    return model.module if isinstance(model, wrappers) else model
+
+
+def check_batch_norm(model: nn.Module) -> None:
+    """Refuse BatchNorm layers without running statistics.
+
+    Raises:
+        ValueError: such a layer exists (it is named).
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"BatchNorm `{name}` keeps no running statistics, so its output mixes the images of a batch "
+                "and curvature would depend on how they are split. Build it with "
+                "`track_running_stats=True` and pass some batches through it in training mode."
+            )

@@ -1,0 +1,134 @@
+"""A growing orthonormal basis with the operator projected on it."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lt_lib._checks import check_finite
+from lt_lib.curvature.basis import Basis
+from lt_lib.curvature.operators import Operator
+from lt_lib.curvature.ritz import floor_of
+
+
+class Krylov:
+    """A Q = Q T + beta q e_m^T + R, one product a step.
+
+    Args:
+        operator: A.
+        dtype: of the stored rows.
+        device: of the stored rows.
+        seed: of random starts; the n-th depends on (seed, n) alone.
+    """
+
+    def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device, seed: int) -> None:
+        self.operator = operator
+        self.basis = Basis(operator.size, dtype, device, operator.dtype)
+        self.seed, self.draws, self.products = seed, 0, 0
+        self.t = torch.zeros(0, 0, dtype=torch.float64)  # (m, m) T
+        self.outside = torch.zeros(0, dtype=torch.float64)  # (m,) norms of the rows of R
+        self.beta, self.scale = 0.0, 0.0  # scale: largest ||A q|| seen
+        self._next: Tensor | None = None  # unit vector orthogonal to the basis; None: draw one
+
+    @property
+    def floor(self) -> float:
+        """The part of the operator's norm that is rounding."""
+        return floor_of(self.operator.dtype)
+
+    @property
+    def full(self) -> bool:
+        """Whether the basis spans everything."""
+        return self.basis.rows == self.operator.size
+
+    @property
+    def invariant(self) -> bool:
+        """Whether the operator maps the basis into itself, up to rounding."""
+        return self.beta == 0
+
+    def begin(self, start: Tensor | None) -> None:
+        """Set the first vector; None draws it."""
+        if start is not None:
+            start = start.to(device=self.operator.device, dtype=self.operator.dtype)
+            self._next = start / torch.linalg.vector_norm(start)
+
+    def step(self) -> None:
+        """Add the next vector to the basis, multiply it, and find the one after.
+
+        Raises:
+            ValueError: the product is not finite.
+        """
+        q = self.basis.append(self._next if self._next is not None else self._draw())
+        w = self.operator.matvec(q)
+        self.products += 1
+        length = float(torch.linalg.vector_norm(w))
+        if not length < float("inf"):
+            check_finite(w, f"product {self.products} of `operator`")
+        self.scale = max(self.scale, length)
+        w = w.clone() if w.data_ptr() == q.data_ptr() else w
+        w, c = self._orthogonalise(w)
+        self._extend(c)
+        beta = float(torch.linalg.vector_norm(w))
+        invariant = beta <= self.floor * self.scale or self.full
+        if invariant:
+            self.outside[-1] = beta
+        self.beta = 0.0 if invariant else beta
+        self._next = None if invariant else w.div_(beta)
+
+    def compress(self, weights: Tensor, values: Tensor, errors: Tensor | None = None) -> None:
+        """Keep the combinations `weights` (m, p) with Ritz values (p,): a thick restart, from `_next`.
+
+        Args:
+            weights: coefficients in the basis.
+            values: Ritz values.
+            errors: residual norms of the kept pairs, if a random vector shall follow instead.
+        """
+        outside = self.outside @ weights.abs() if errors is None else errors.clone()
+        self.basis.rotate(weights)
+        self.t, self.outside = torch.diag(values), outside
+        if errors is not None:
+            self.beta, self._next = 0.0, None
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything needed to go on, as tensors."""
+        pending = self._next if self._next is not None else torch.empty(0, dtype=self.operator.dtype)
+        numbers = torch.tensor([self.beta, self.scale, self.draws, self.products], dtype=torch.float64)
+        return {
+            "basis": self.basis.copy(),
+            "next": pending.clone(),
+            "t": self.t.clone(),
+            "outside": self.outside.clone(),
+            "krylov": numbers,
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up a state."""
+        for row in state["basis"]:
+            self.basis.append(row)
+        self._next = state["next"].to(self.operator.device) if state["next"].numel() else None
+        self.t, self.outside = state["t"].clone(), state["outside"].clone()
+        self.beta, self.scale, draws, products = state["krylov"].tolist()
+        self.draws, self.products = int(draws), int(products)
+
+    def _draw(self) -> Tensor:
+        """Return a random unit vector orthogonal to the basis."""
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.draws) % 2**63)
+        self.draws += 1
+        w = torch.randn(self.operator.size, generator=generator, dtype=torch.float64)
+        w = w.to(device=self.operator.device, dtype=self.operator.dtype)
+        for _ in range(2):  # the second time repairs what little of a nearly full space is left
+            w, _ = self._orthogonalise(w / torch.linalg.vector_norm(w))
+        return w / torch.linalg.vector_norm(w)
+
+    def _orthogonalise(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        first = self.basis.coefficients(w)
+        w = self.basis.subtract(w, first)
+        second = self.basis.coefficients(w)
+        return self.basis.subtract(w, second), first + second
+
+    def _extend(self, c: Tensor) -> None:
+        m = len(c)
+        t = torch.zeros(m, m, dtype=torch.float64)
+        t[:-1, :-1] = self.t
+        t[:, -1] = t[-1, :] = c
+        self.t = t
+        self.outside = torch.cat([self.outside, torch.zeros(1, dtype=torch.float64)])

@@ -1,0 +1,183 @@
+"""What is differentiated: the loss of a model on given data as a function of some of its parameters."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lt_lib.curvature.guard import check_batch_norm, untouched, unwrapped
+from lt_lib.curvature.terms import loss_sum, summed
+from lt_lib.curvature.twice import Foldable
+
+Theta = tuple[Tensor, ...]
+
+
+class Problem:
+    """The loss `sum(terms) / normaliser` at a copy of the parameters; the model itself is only called.
+
+    Args:
+        model, images, labels, loss, params, normaliser: as in `HessianOperator`.
+        channels_last: keep images and 4-D parameters in that memory format, where the model can take it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        loss: Any = None,
+        params: str | Sequence[str] | None = None,
+        normaliser: float | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        self.model = unwrapped(model)
+        check_batch_norm(self.model)
+        chosen = select(self.model, params)
+        self.names = tuple(chosen)
+        self.shapes = tuple(p.shape for p in chosen.values())
+        self.size = sum(p.numel() for p in chosen.values())
+        first = next(iter(chosen.values()))
+        self.dtype, self.device = first.dtype, first.device
+        self.images, self.labels = _data(images, labels, self.dtype, self.device)
+        loss = summed(loss)
+        self._terms = loss.terms
+        # copies: neither later steps of the model nor a forward that writes buffers reach what is measured
+        with torch.inference_mode(False), torch.no_grad():
+            self.theta: Theta = tuple(p.detach().clone() for p in chosen.values())
+            rest = {n: t.detach().clone() for n, t in self.model.named_buffers()}
+            rest |= {n: p.detach() for n, p in self.model.named_parameters() if n not in chosen}
+        self._rest = rest
+        if channels_last and self._takes_channels_last():
+            self.images = self.images.contiguous(memory_format=torch.channels_last)
+            self.theta = tuple(_channels_last(p) for p in self.theta)
+        self.normaliser = self._normaliser(normaliser, loss.normaliser)
+
+    def outputs(self, theta: Theta, images: Tensor) -> Tensor:
+        """Return the model's outputs at parameters `theta`."""
+        tensors = dict(zip(self.names, theta, strict=True)) | self._rest
+        outputs = functional_call(self.model, tensors, (images,))
+        if not isinstance(outputs, Tensor) or len(outputs) != len(images):
+            raise ValueError(
+                "`model` must return one tensor whose first dimension runs over the images; found "
+                f"{type(outputs).__name__}. Wrap it in a module that does."
+            )
+        return outputs
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the part of the loss that these outputs make, a scalar."""
+        return loss_sum(self._terms, outputs, labels, self.normaliser)
+
+    def value(self, theta: Theta, images: Tensor, labels: Tensor, fast: bool = True) -> Tensor:
+        """Return the part of the loss that these images make; `fast` as in `Foldable`."""
+        with Foldable(fast):
+            outputs = self.outputs(theta, images)
+        return self.loss(outputs, labels)
+
+    def chunks(self, size: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and labels, `size` at a time (None: all at once)."""
+        size = size or len(self.images)
+        yield from zip(self.images.split(size), self.labels.split(size), strict=True)
+
+    def leaves(self) -> Theta:
+        """Return the parameters as leaves that ask for gradients."""
+        return tuple(p.detach().requires_grad_() for p in self.theta)
+
+    def split(self, v: Tensor) -> Theta:
+        """Return views of a flat vector (P,), in the parameters' shapes."""
+        sizes = [shape.numel() for shape in self.shapes]
+        return tuple(part.view(s) for part, s in zip(v.split(sizes), self.shapes, strict=True))
+
+    def surroundings(self) -> Any:
+        """Return the context in which the model may be called."""
+        return untouched(self.model, self.device)
+
+    def _takes_channels_last(self) -> bool:
+        if self.images.ndim != 4:
+            return False
+        one = self.images[:1].contiguous(memory_format=torch.channels_last)
+        try:
+            with self.surroundings(), torch.no_grad():
+                self.outputs(self.theta, one)
+        except RuntimeError:  # a `view` across channels and positions
+            return False
+        return True
+
+    def _normaliser(self, given: float | None, own: Callable[[Tensor, Tensor], float]) -> float:
+        if given is None:
+            with self.surroundings(), torch.no_grad():
+                given = own(self.labels, self.outputs(self.theta, self.images[:1]))
+        if not 0 < given < math.inf:
+            raise ValueError(
+                f"`normaliser` must be positive and finite; found {given}. None takes the loss's own."
+            )
+        return float(given)
+
+
+def select(model: nn.Module, params: str | Sequence[str] | None) -> dict[str, nn.Parameter]:
+    """Return the parameters whose names match a glob pattern, in the order of `named_parameters()`.
+
+    None takes those that require gradients; a pattern takes what it names, frozen or not.
+
+    Raises:
+        ValueError: a pattern matches nothing, nothing requires gradients, or the parameters are of half
+            precision, complex, or of several dtypes or devices.
+    """
+    named = dict(model.named_parameters())
+    if params is None:
+        chosen = {n: p for n, p in named.items() if p.requires_grad}
+        if not chosen:
+            raise ValueError(
+                'No parameter of `model` requires gradients. Name some with `params`, as in `"*"`.'
+            )
+    else:
+        patterns = [params] if isinstance(params, str) else list(params)
+        for pattern in patterns:
+            if not any(fnmatchcase(n, pattern) for n in named):
+                raise ValueError(
+                    f"`params` pattern `{pattern}` matches no parameter; there are "
+                    f"{', '.join(list(named)[:20])}."
+                )
+        chosen = {n: p for n, p in named.items() if any(fnmatchcase(n, pattern) for pattern in patterns)}
+        if not chosen:
+            raise ValueError("`params` must name some parameters; found an empty list.")
+    _check_kind(chosen)
+    return chosen
+
+
+def _check_kind(chosen: dict[str, nn.Parameter]) -> None:
+    kinds = {(p.dtype, p.device) for p in chosen.values()}
+    if len(kinds) > 1:
+        raise ValueError(
+            "Parameters must share one dtype and one device; found "
+            f"{', '.join(sorted(f'{d} on {where}' for d, where in kinds))}. Convert the model, or select "
+            "with `params`."
+        )
+    dtype = next(iter(kinds))[0]
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"Curvature needs parameters in float32 or float64; found {dtype}. Second derivatives of half "
+            "precision are mostly rounding: convert a copy with `model.float()`."
+        )
+
+
+def _data(images: Tensor, labels: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    if len(images) == 0 or len(images) != len(labels):
+        raise ValueError(
+            f"`images` and `labels` must be equally many, at least one; found {len(images)} and "
+            f"{len(labels)}."
+        )
+    if images.dtype == torch.uint8:
+        raise ValueError(
+            "`images` must be what the network takes, normalised; found pixels in uint8. Normalise them as "
+            "in training."
+        )
+    images = images.detach().to(device)
+    return images.to(dtype) if images.is_floating_point() else images, labels.detach().to(device)
+
+
+def _channels_last(p: Tensor) -> Tensor:
+    return p.contiguous(memory_format=torch.channels_last) if p.ndim == 4 else p

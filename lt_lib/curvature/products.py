@@ -1,0 +1,174 @@
+"""Ways to multiply by the Hessian, each a class with `__call__(parts of v) -> parts of H v`.
+
+All give the same product. They differ in what is done once and what for each vector:
+
+- `Retained`: the gradient's graph is built once and differentiated for each vector.
+- `Recompute`: the graph is built for each vector, one micro-batch at a time; the least memory.
+- `ForwardOverReverse`: forward mode over the gradient, recomputed for each vector.
+- `Linearize`: that, traced once into its linear part (`torch.func.linearize`).
+- `Compiled`: that, compiled once by `torch.compile`; needs a compiler for the device.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import grad
+
+from lt_lib.curvature.problem import Problem, Theta
+
+Gradient = tuple[Tensor, ...]
+
+
+class Product(Protocol):
+    """A symmetric linear map on tuples of tensors shaped like the parameters."""
+
+    def __call__(self, v: Theta) -> Theta: ...  # noqa: D102
+
+
+def _graph(problem: Problem, leaves: Theta, images: Tensor, labels: Tensor) -> Gradient:
+    value = problem.value(leaves, images, labels)
+    if not value.requires_grad:  # no chosen parameter is used
+        return tuple(torch.zeros_like(p) for p in leaves)
+    return grad(value, leaves, create_graph=True, materialize_grads=True)
+
+
+def _differentiate(gradient: Gradient, leaves: Theta, v: Theta, keep: bool) -> Theta:
+    """Return the derivative of <gradient, v>; entries of the gradient that are constant drop out."""
+    live = [(g, part) for g, part in zip(gradient, v, strict=True) if g.requires_grad]
+    if not live:
+        return tuple(torch.zeros_like(p) for p in leaves)
+    heads, parts = zip(*live, strict=True)
+    return grad(heads, leaves, parts, retain_graph=keep, materialize_grads=True)
+
+
+def _add(total: Theta | None, part: Theta) -> Theta:
+    return part if total is None else tuple(a.add_(b) for a, b in zip(total, part, strict=True))
+
+
+class Retained:
+    """Differentiate a gradient whose graph was kept."""
+
+    def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        self._leaves = problem.leaves()
+        with problem.surroundings():
+            self._gradients = [_graph(problem, self._leaves, *chunk) for chunk in problem.chunks(micro_batch)]
+
+    def __call__(self, v: Theta) -> Theta:
+        """Return H v."""
+        total: Theta | None = None
+        for gradient in self._gradients:
+            total = _add(total, _differentiate(gradient, self._leaves, v, keep=True))
+        assert total is not None
+        return total
+
+
+class Recompute:
+    """Build the gradient's graph for each vector, and drop it."""
+
+    def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        self._problem, self._micro_batch = problem, micro_batch
+
+    def __call__(self, v: Theta) -> Theta:
+        """Return H v."""
+        problem, total = self._problem, None
+        leaves = problem.leaves()
+        with problem.surroundings():
+            for chunk in problem.chunks(self._micro_batch):
+                total = _add(total, _differentiate(_graph(problem, leaves, *chunk), leaves, v, keep=False))
+        assert total is not None
+        return total
+
+
+def _gradient_of(problem: Problem, chunk: tuple[Tensor, Tensor]) -> Callable[..., Any]:
+    return torch.func.grad(lambda theta: problem.value(theta, *chunk, fast=False))
+
+
+class ForwardOverReverse:
+    """Differentiate the gradient forwards along the vector."""
+
+    def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        self._problem, self._micro_batch = problem, micro_batch
+
+    def __call__(self, v: Theta) -> Theta:
+        """Return H v."""
+        problem, total = self._problem, None
+        with problem.surroundings():
+            for chunk in problem.chunks(self._micro_batch):
+                part: Theta = torch.func.jvp(_gradient_of(problem, chunk), (problem.theta,), (v,))[1]
+                total = _add(total, part)
+        assert total is not None
+        return total
+
+
+class Linearize:
+    """Trace the gradient's derivative once, and replay its linear part."""
+
+    def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        with problem.surroundings(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of torch's own constant folding
+            self._maps = [
+                torch.func.linearize(_gradient_of(problem, chunk), problem.theta)[1]
+                for chunk in problem.chunks(micro_batch)
+            ]
+
+    def __call__(self, v: Theta) -> Theta:
+        """Return H v."""
+        total: Theta | None = None
+        for linear in self._maps:
+            total = _add(total, linear(v))
+        assert total is not None
+        return total
+
+
+class Compiled:
+    """Compile forward over reverse, parameters as inputs (double backward cannot be compiled)."""
+
+    def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        self._problem, self._micro_batch = problem, micro_batch
+
+        def product(theta: Theta, v: Theta, images: Tensor, labels: Tensor) -> Theta:
+            def value(theta: Theta) -> Tensor:
+                return problem.loss(problem.outputs(theta, images), labels)
+
+            return torch.func.jvp(torch.func.grad(value), (theta,), (v,))[1]
+
+        self._product = torch.compile(product, dynamic=False)
+
+    def __call__(self, v: Theta) -> Theta:
+        """Return H v."""
+        problem, total = self._problem, None
+        with problem.surroundings():
+            for chunk in problem.chunks(self._micro_batch):
+                total = _add(total, self._product(problem.theta, v, *chunk))
+        assert total is not None
+        return total
+
+
+PRODUCTS: dict[str, Callable[[Problem, int | None], Product]] = {
+    "retained": Retained,
+    "recompute": Recompute,
+    "forward_over_reverse": ForwardOverReverse,
+    "linearize": Linearize,
+    "compiled": Compiled,
+}
+
+
+def graph_bytes(problem: Problem) -> int:
+    """Return the bytes that a retained graph saves for one image: measured on one, counted once a storage."""
+    seen: dict[int, int] = {}
+    kept = {p.untyped_storage().data_ptr() for p in problem.theta}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in kept:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with problem.surroundings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        leaves = problem.leaves()
+        gradient = _graph(problem, leaves, problem.images[:1], problem.labels[:1])
+        del gradient
+    return sum(seen.values())
