@@ -81,7 +81,7 @@ def retrain_classifier(
 
     Args:
         model: trained, with `features(x)` (B, d) and `head`.
-        loss: maps logits, labels (and features) to a scalar; of the recipe "plain" or "features".
+        loss: maps logits, labels (and features) to a scalar; none that trains heads of its own.
         part: training images and labels.
         config: of this stage, see `second_stage`.
         seed: of initial weights, order and augmentation; unrelated to a first stage of the same seed.
@@ -92,7 +92,8 @@ def retrain_classifier(
             those of new images. Augmented by default, for the published procedure.
 
     Raises:
-        ValueError: see `train`; the network lacks `features` or `head`, or `features` is unknown.
+        ValueError: see `train`; the network lacks `features` or `head`, the loss needs heads of its own, or
+            `features` is unknown.
         FloatingPointError: the loss or the classifier became NaN or infinite.
     """
     classifier = _linear_head(model)
@@ -221,6 +222,7 @@ def _train_head(
 ) -> Any:
     """Train `head` in place on the features of a copy of `model`; return it on the model's device."""
     check_choice(features, FEATURES, "features")
+    _check_loss(loss)
     home, device = head.weight.device, resolve_device(config.device)
     network: Any = copy.deepcopy(model).to(device).to(memory_format=MEMORY_FORMATS[config.memory_format])
     network.eval().requires_grad_(False)
@@ -230,6 +232,16 @@ def _train_head(
         network, config = _Stored(), replace(config, augment="none", views="one")
     train(_OnFixedFeatures(network, head), loss, part, config, epoch_seed(seed, 0, _STAGE), normalise)
     return head.to(home)
+
+
+def _check_loss(loss: nn.Module) -> None:
+    extras = [module.extras for module in loss.modules() if getattr(module, "extras", None) is not None]
+    if extras:
+        raise ValueError(
+            f"A second stage trains one head on fixed features, but the loss `{extras[0]}` trains further "
+            "heads and the features with them. Train the first stage with it, and pass another loss here, "
+            "such as `ce`."
+        )
 
 
 def _computed(

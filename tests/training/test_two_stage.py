@@ -6,7 +6,7 @@ from small_training import NORMALISE, Images, small_net, some_images
 from torch import nn
 
 from lt_lib.losses import make_loss
-from lt_lib.nets import CosineHead, ETFHead, LinearHead, resnet
+from lt_lib.nets import CosineHead, ETFHead, LinearHead, build_net, resnet
 from lt_lib.posthoc import UnitLinearHead, adjusted_head
 from lt_lib.training import TrainConfig, evaluate
 from lt_lib.training.two_stage import (
@@ -222,6 +222,18 @@ def test_the_second_stage_starts_the_schedule_again():
 
 class OfUnknownRecipe(nn.CrossEntropyLoss):
     recipe = "unheard"
+
+
+@pytest.mark.parametrize("extras", ["glmc", "bcl"])
+def test_a_host_with_further_heads_is_a_host(extras):
+    plain, host = (build_net({"width": 2, "extras": kind}, 3, 1, seed=0) for kind in (None, extras))
+    one, other = (
+        retrain_classifier(net, make_loss("ib", [11] * 3), some_images(), CONFIG, 0, NORMALISE)
+        for net in (plain, host)
+    )
+    assert torch.equal(one.weight, other.weight)
+    with pytest.raises(ValueError, match=f"the loss `{extras}` trains further heads"):
+        retrain_classifier(host, make_loss(extras, [11] * 3), some_images(), CONFIG, 0, NORMALISE)
 
 
 CE = make_loss("ce", [11] * 3)
