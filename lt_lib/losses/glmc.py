@@ -134,13 +134,11 @@ class GLMCLoss(ClassLoss):
     ) -> Tensor:
         """Return the loss with weights that `reweighting` infers from this batch; see the class.
 
-        Before `reweighting` starts it is the plain loss.
+        Before `reweighting` starts it is the plain loss, which `reweighting` may look at.
 
         Raises:
             ValueError: a shape is wrong, a label is outside 0..C-1, or the views are missing.
         """
-        if not reweighting.active:
-            return self(logits, labels, views)
         logits, labels = self._enter(logits, labels)
         views = self._check(views, labels)
         terms = self._cross_entropies(logits, labels, views)
@@ -150,6 +148,8 @@ class GLMCLoss(ClassLoss):
         class_loss = class_loss / mass
         # every pair stands for its class's mean, so that the mean that is taken over pairs is this one
         weights = reweighting.weights(class_loss.index_select(0, terms.labels), terms.labels)
+        if not reweighting.active:
+            return self._sum(terms, self.class_weights, views).mean()
         counts = terms.shares * gather_class(weights, terms.labels, terms.shares)
         if reweighting.options.reduction == "class":
             present = class_totals(terms.labels, self.classes, mass.dtype).count_nonzero()
@@ -164,10 +164,13 @@ class GLMCLoss(ClassLoss):
     def _parts(self, logits: Tensor, labels: Tensor, views: Any, class_weights: Tensor) -> Tensor:
         logits, labels = self._enter(logits, labels)
         views = self._check(views, labels)
-        terms = self._cross_entropies(logits, labels, views)
-        weights = gather_class(class_weights, terms.labels, logits)
-        both = terms.shares * torch.lerp(weights * terms.rebalanced, terms.plain, self._factor(logits))
-        return both.view(-1, len(labels)).sum(0) + self.consistency * self._distance(views)
+        return self._sum(self._cross_entropies(logits, labels, views), class_weights, views)
+
+    def _sum(self, terms: _Terms, class_weights: Tensor, views: MixedViews) -> Tensor:
+        """Return the loss of each image, (B,)."""
+        weights = gather_class(class_weights, terms.labels, terms.plain)
+        both = terms.shares * torch.lerp(weights * terms.rebalanced, terms.plain, self._factor(terms.plain))
+        return both.view(-1, len(views.partner_labels)).sum(0) + self.consistency * self._distance(views)
 
     def _factor(self, like: Tensor) -> Tensor:
         return self.cumulative.to(like.dtype)

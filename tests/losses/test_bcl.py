@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lt_lib.collapse import simplex_etf
+from lt_lib.losses import class_balanced_weights, loss_options, make_loss
 from lt_lib.losses.bcl import BCLLoss, balanced_contrastive
 from lt_lib.losses.views import ContrastiveViews
 from lt_lib.reweighting import InverseReweighting
@@ -141,6 +142,25 @@ def test_weights_act_on_the_classification_term():
     inverse = loss.reweighted_forward(logits, labels, views, InverseReweighting(COUNTS).double())
     means = torch.stack([first[labels == c].mean() for c in labels.unique()])  # Theorem T2: the class mean
     assert inverse.item() == pytest.approx((means.mean() + second.mean()).item(), rel=1e-6)
+
+
+def test_every_option_goes_by_name():
+    logits, labels, views = problem(dtype=torch.float32)
+    options = {"temperature": 0.2, "classification": 2.0, "contrast": 0.6, "anchor_in_sum": True}
+    assert set(options) <= set(loss_options("bcl"))
+    named, itself = make_loss("bcl", COUNTS, **options), BCLLoss(COUNTS, **options)
+    assert named(logits, labels, views).item() == itself(logits, labels, views).item()
+
+
+def test_wrappers_ask_for_the_same_views():
+    logits, labels, views = problem(dtype=torch.float32)
+    over, plain = make_loss("bcl", COUNTS, inverse={"alpha": 0.3}), make_loss("bcl", COUNTS)
+    assert (over.recipe, over.extras) == ("bcl", "bcl")
+    inverse = plain.reweighted_forward(logits, labels, views, InverseReweighting(COUNTS, alpha=0.3))
+    assert over(logits, labels, views).item() == pytest.approx(inverse.item(), rel=1e-6)
+    weighted = make_loss("bcl", COUNTS, drw_epoch=0)
+    drw = plain.weighted_forward(logits, labels, views, class_balanced_weights(COUNTS).float())
+    assert weighted(logits, labels, views).item() == pytest.approx(drw.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -1,4 +1,4 @@
-"""GLMC against its equation in loops, its parts in closed form, and what inverse reweighting does to it."""
+"""GLMC against its equation in loops, its parts in closed form, and what it refuses."""
 
 import copy
 import math
@@ -8,26 +8,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mixed_views import COUNTS, gradients, leaves, problem
 
+from lt_lib.losses import loss_options, make_loss
 from lt_lib.losses.glmc import GLMCLoss
 from lt_lib.losses.views import MixedViews
 from lt_lib.reweighting import InverseReweighting
-
-COUNTS = [90, 40, 15, 5]
-
-
-def problem(size=12, seed=0, shares=(0.3, 0.45), dtype=torch.float64, labels=None):
-    generator = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-
-    if labels is None:
-        labels = torch.multinomial(torch.tensor([6.0, 3, 2, 1]), size, True, generator=generator)
-    partners = torch.multinomial(torch.tensor([1.0, 2, 3, 6]), size, True, generator=generator)
-    plain, projections, predictions = ((drawn(size, width), drawn(size, width)) for width in (4, 7, 7))
-    views = MixedViews(partners, shares, drawn(size, 4), plain, projections, predictions)
-    return drawn(size, 4), labels, views
 
 
 def by_loops(logits, labels, views, weights, factor, consistency):
@@ -46,15 +32,6 @@ def by_loops(logits, labels, views, weights, factor, consistency):
             u, h = views.predictions[u][i], views.projections[h][i].detach()
             total = total - consistency * (u @ h) / (u.norm() * h.norm())
     return total / len(labels)
-
-
-def leaves(logits, views):
-    return [logits, views.local_logits, *views.plain_logits, *views.projections, *views.predictions]
-
-
-def gradients(value, tensors):
-    found = torch.autograd.grad(value, tensors, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, tensors, strict=True)]
 
 
 @pytest.mark.parametrize("epoch", [0, 3, 9])
@@ -124,50 +101,6 @@ def test_the_order_of_the_classes_does_not_matter(seed, order):
     assert values[1] == pytest.approx(values[3], rel=1e-9)
 
 
-def pairs(logits, labels, views, head):
-    """(label, share, cross-entropy) of every image, branch and label."""
-    scores = {"plain": views.plain_logits, "rebalanced": (logits, views.local_logits)}[head]
-    return [
-        (int(label), share, -scores[branch][i].log_softmax(0)[label])
-        for branch in (0, 1)
-        for owner, share in (
-            (labels, views.shares[branch]),
-            (views.partner_labels, 1 - views.shares[branch]),
-        )
-        for i, label in enumerate(owner)
-    ]
-
-
-def weighted(entries, weights):
-    return sum(share * weights[label] * value for label, share, value in entries)
-
-
-@pytest.mark.parametrize("head", ["rebalanced", "both"])
-@pytest.mark.parametrize("reduction", ["sample", "class"])
-@pytest.mark.parametrize("through", [True, False])
-def test_inverse_reweighting_sees_each_label_with_its_share(head, reduction, through):
-    logits, labels, views = problem()
-    loss = GLMCLoss(COUNTS, consistency=0.0, inverse_head=head).double()
-    loss.set_epoch(1, 2)  # a_t = 3/4
-    options = {"alpha": 0.3, "through_weights": through, "reduction": reduction}
-    value = loss.reweighted_forward(logits, labels, views, InverseReweighting(COUNTS, **options).double())
-    entries = pairs(logits, labels, views, "rebalanced")
-    mass = {c: sum(s for label, s, _ in entries if label == c) for c in {e[0] for e in entries}}
-    means = {c: sum(s * v for label, s, v in entries if label == c) / mass[c] for c in mass}
-    mean = sum(means.values()) / len(means)
-    weights = {c: (mean * means[c] + 0.3) / (means[c] ** 2 + 0.3) for c in means}
-    weights = weights if through else {c: w.detach() for c, w in weights.items()}
-    if reduction == "class":  # each class present once, whatever its mass; two branches
-        weights = {c: w * 2 * len(labels) / (mass[c] * len(mass)) for c, w in weights.items()}
-    plain = pairs(logits, labels, views, "plain")
-    first = weighted(plain, weights if head == "both" else dict.fromkeys(range(4), 1.0))
-    expected = (0.75 * first + 0.25 * weighted(entries, weights)) / len(labels)
-    assert value.item() == pytest.approx(expected.item(), rel=1e-9)
-    tensors = leaves(logits, views)
-    for one, two in zip(gradients(value, tensors), gradients(expected, tensors), strict=True):
-        assert torch.allclose(one, two, rtol=1e-8, atol=1e-12)
-
-
 def test_given_class_weights_stand_in_the_place_of_the_label_weights():
     logits, labels, views = problem()
     loss = GLMCLoss(COUNTS).double()
@@ -179,35 +112,19 @@ def test_given_class_weights_stand_in_the_place_of_the_label_weights():
     assert value.item() == pytest.approx(by_loops(logits, labels, views, other, 0.75, 10.0).item(), rel=1e-9)
 
 
-def test_inverse_reweighting_is_the_plain_loss_before_it_starts():
-    logits, labels, views = problem()
-    loss, reweighting = GLMCLoss(COUNTS).double(), InverseReweighting(COUNTS, start_epoch=2).double()
-    loss.set_epoch(1, 3)
-    reweighting.set_epoch(1, 3)
-    value = loss.reweighted_forward(logits, labels, views, reweighting)
-    assert value.item() == loss(logits, labels, views).item()
-    assert not reweighting.batch_counts.any()
-    reweighting.set_epoch(2, 3)
-    loss.reweighted_forward(logits, labels, views, reweighting)
-    present = torch.cat((labels, views.partner_labels)).unique()
-    assert reweighting.batch_counts.nonzero().flatten().tolist() == present.tolist()
-    assert int(reweighting.batch_counts.max()) == 1  # both branches are one batch
-
-
-@pytest.mark.parametrize("shares", [(1.0, 1.0), (0.0, 0.0), (1.0, 0.0)])
-@pytest.mark.parametrize("reduction", ["sample", "class"])
-def test_a_label_without_a_share_leaves_everything_finite(shares, reduction):
-    labels = torch.zeros(6, dtype=torch.int64)
-    logits, labels, views = problem(6, shares=shares, labels=labels)
-    views = MixedViews(torch.full((6,), 3), *[getattr(views, n) for n in list(vars(views))[1:]])
-    loss, reweighting = GLMCLoss(COUNTS).double(), InverseReweighting(COUNTS, reduction=reduction).double()
-    loss.set_epoch(1, 2)
-    for value in (
-        loss(logits, labels, views),
-        loss.reweighted_forward(logits, labels, views, reweighting),
-    ):
-        assert torch.isfinite(value)
-        assert all(torch.isfinite(g).all() for g in gradients(value, leaves(logits, views)))
+def test_every_option_goes_by_name():
+    logits, labels, views = problem(dtype=torch.float32)
+    options = {
+        "power": 0.5,
+        "consistency": 2.0,
+        "beta": 1.0,
+        "partner": "balanced",
+        "inverse_head": "both",
+    }
+    loss = make_loss("glmc", COUNTS, **options)
+    assert set(options) <= set(loss_options("glmc"))
+    assert {name: getattr(loss, name) for name in list(options)[1:]} == dict(list(options.items())[1:])
+    assert loss(logits, labels, views).item() == GLMCLoss(COUNTS, **options)(logits, labels, views).item()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
