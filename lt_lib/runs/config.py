@@ -118,10 +118,11 @@ class RunConfig:
     def key(self) -> str:
         """Return the run's name in the store: 32 hex digits from configuration, data, code and `FORMAT`.
 
-        The data's folder does not count, their content does; 0 and 0.0 are one number. Reads the data.
+        The data's folder and the processes that load them do not count, the data's content does; 0 and 0.0
+        are one number. Reads the data.
         """
         entries = self.to_dict()
-        del entries["data"]["root"]
+        del entries["data"]["root"], entries["training"]["workers"]
         parts = {
             "config": _canonical(entries),
             "data": self.split().fingerprint(),

@@ -77,6 +77,11 @@ def test_equal_numbers_are_one_run():
     assert RunConfig.from_dict(json.loads(json.dumps(numpy.to_dict()))) == numpy
 
 
+def test_processes_that_load_images_make_no_other_run():
+    assert RunConfig(training={"workers": 3}).key() == RunConfig().key()
+    assert RunConfig(training={"views": "three"}).key() != RunConfig().key()
+
+
 def test_the_seed_of_the_data_has_the_limit_of_the_split():
     RunConfig(data_seed=2**32 - 1).split()
     with pytest.raises(ValueError, match="`data_seed` must be a whole number from 0 to 4294967295"):
