@@ -14,7 +14,14 @@ from lt_lib._home import project_root
 from lt_lib._yaml import read_mapping
 from lt_lib.data import check_data_files, check_data_name
 from lt_lib.nets.build import NetConfig
-from lt_lib.training.config import DEVICES, MEMORY_FORMATS, PRECISIONS, TrainConfig, check_number
+from lt_lib.training.config import (
+    AUGMENTATIONS,
+    DEVICES,
+    MEMORY_FORMATS,
+    PRECISIONS,
+    TrainConfig,
+    check_number,
+)
 
 
 class Settings(Mapping[str, Any]):
@@ -134,6 +141,18 @@ PAGES: dict[str, dict[str, Rule]] = {
         "switch_share": Number(0, 0.99, whole=False),  # deferred start: share of epochs with plain CE
         "alpha": Number(0, 1_000_000, whole=False),  # Tikhonov coefficient of the method as written
     },
+    "04_what_it_optimises": {
+        "switch_share": Number(0, 0.99, whole=False),  # as in 03_training_dynamics, to share its runs
+        "many_data": Text(data=True),  # a second data set, of many classes; the rest of its settings:
+        "many_largest": Number(1, 10_000_000, absent=True),
+        "many_imbalance": Number(1, 100_000, whole=False, absent=True),
+        "many_test": Number(1, 1_000_000, share=True, absent=True),
+        "many_epochs": Number(2, 100_000),
+        "many_warmup": Number(0, 100_000),
+        "many_augment": Choice(AUGMENTATIONS),
+        "many_switch_share": Number(0, 0.99, whole=False),
+        "many_seeds": Number(2, 1000),
+    },
 }
 
 
@@ -205,7 +224,8 @@ def check_ready(name: str) -> None:
     for settings in (entries, *sections.values()):
         merged = {**entries, **(settings or {})}
         try:
-            check_data_files(merged["data"], merged["root"])
+            for source in (merged["data"], *filter(None, [merged.get("many_data")])):
+                check_data_files(source, merged["root"])
         except FileNotFoundError as error:
             raise ValueError(
                 f"The profile `{name}` cannot run yet. {error} Or choose another profile, such as `digits`."
