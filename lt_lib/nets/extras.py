@@ -10,16 +10,16 @@ from lt_lib._checks import check_choice
 from lt_lib.nets.heads import LinearHead
 
 EXTRA_NAMES = ("glmc", "bcl")
-_WIDE = 1024  # features from which on the projections are as long, as in the codes for ImageNet
-_PROJECTION = 128  # length of projections of smaller networks, as in the codes for CIFAR
+_WIDE = 1024  # length of BCL's released projections (2048 features); ours from this many features on
+_PROJECTION = 128  # length of GLMC's released projections in its CIFAR network; ours of smaller networks
 
 
 class GLMCHeads(nn.Module):
     """What GLMC trains beside `model.head`: the plain head, projector and predictor (arXiv 2305.08661).
 
-    `model.head` is the re-balanced head, which is evaluated. Projector and predictor are one linear layer
-    each, without normalisation, as in the released code (SimSiam's have three and two layers with
-    BatchNorm).
+    `model.head` is the re-balanced head, which is evaluated; the plain head is linear with a bias whatever
+    that is (the released code has two such). Projector and predictor are one linear layer each, without
+    normalisation, as in the released code (SimSiam's have three and two layers with BatchNorm).
     """
 
     def __init__(self, dim: int, classes: int, generator: torch.Generator) -> None:

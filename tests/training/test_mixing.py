@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from small_training import NORMALISE, Images, small_net, some_images
 
 from lt_lib.losses import make_loss
+from lt_lib.losses.glmc import PARTNERS
 from lt_lib.losses.views import MixedViews
 from lt_lib.nets import build_net
 from lt_lib.training import Batch, TrainConfig, train
 from lt_lib.training.mixing import beta_of, cutmix, draw_box, draw_share, mixup
 from lt_lib.training.recipes import RECIPES
+from lt_lib.training.sampling import SAMPLINGS
 
 CONFIG = TrainConfig(epochs=3, batch=8, lr=0.05, augment="shift", device="cpu")
 COUNTS = [11, 11, 11]
@@ -136,6 +138,10 @@ def test_other_precision_and_layout(settings):
 @pytest.mark.parametrize("partner", ["inverse", "balanced", "instance", "square_root"])
 def test_partners_come_from_the_sampling_that_the_loss_names(partner):
     assert RECIPES[make_loss("glmc", COUNTS, partner=partner).recipe].partner == partner
+
+
+def test_the_loss_knows_every_sampling():
+    assert set(PARTNERS) == set(SAMPLINGS)
 
 
 def test_the_head_that_is_evaluated_learns():
