@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL.Image import Image, fromarray
+from PIL import ImageEnhance
+from PIL.Image import Image, Resampling, Transpose, fromarray
 from torch import Tensor
 
 PICTURES = ("autoaugment", "randaugment", "simclr", "imagenet")  # names of `TrainConfig.augment`
@@ -80,7 +81,7 @@ def _transforms() -> Any:
 
 
 def _mirrored(picture: Image) -> Image:
-    return _transforms().functional.horizontal_flip(picture) if _happens(0.5) else picture
+    return picture.transpose(Transpose.FLIP_LEFT_RIGHT) if _happens(0.5) else picture
 
 
 def _happens(probability: float) -> bool:
@@ -98,13 +99,23 @@ def _shifted(picture: Image, size: int) -> Image:
     return picture.crop((left, top, left + picture.width, top + picture.height))
 
 
-@lru_cache(maxsize=8)
-def _resized_crop(size: int, least: float) -> Any:
-    return _transforms().RandomResizedCrop(size, scale=(least, 1.0))
+def _resized_crop(picture: Image, size: int, least: float) -> Image:
+    """Crop `least` to 1 of the area, sides 3:4 to 4:3 and log-uniform; as torchvision's RandomResizedCrop."""
+    width, height = picture.size
+    for share, shape, left, top in torch.rand(10, 4).tolist():
+        area = width * height * (least + (1 - least) * share)
+        ratio = (3 / 4) * (16 / 9) ** shape
+        wide, high = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 0 < wide <= width and 0 < high <= height:
+            x, y = int(left * (width - wide + 1)), int(top * (height - high + 1))
+            return picture.crop((x, y, x + wide, y + high)).resize((size, size), Resampling.BILINEAR)
+    wide, high = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    x, y = (width - wide) // 2, (height - high) // 2
+    return picture.crop((x, y, x + wide, y + high)).resize((size, size), Resampling.BILINEAR)
 
 
 def _imagenet(picture: Image, size: int, whole: bool) -> Image:
-    return _mirrored(_resized_crop(size, 0.08)(picture))
+    return _mirrored(_resized_crop(picture, size, 0.08))
 
 
 def _autoaugment(picture: Image, size: int, whole: bool) -> Image:
@@ -137,7 +148,7 @@ def _cutout(picture: Image, side: int) -> Image:
 
 
 def _simclr(picture: Image, size: int, whole: bool) -> Image:
-    picture = _mirrored(_resized_crop(size, 0.2)(picture))
+    picture = _mirrored(_resized_crop(picture, size, 0.2))
     if _happens(0.8):
         picture = _jittered(picture)
     if _happens(0.2) and picture.mode == "RGB":
@@ -146,20 +157,18 @@ def _simclr(picture: Image, size: int, whole: bool) -> Image:
 
 
 def _jittered(picture: Image) -> Image:
-    functional = _transforms().functional
-    changes = (
-        functional.adjust_brightness,
-        functional.adjust_contrast,
-        functional.adjust_saturation,
-        functional.adjust_hue,
-    )
+    colour = picture.mode == "RGB"
     amounts = torch.empty(4).uniform_(-1, 1).tolist()
     for number in torch.randperm(4).tolist():
-        amount = 0.1 * amounts[3] if number == 3 else 1 + 0.4 * amounts[number]
-        if picture.mode == "RGB" or number < 2:
-            picture = changes[number](picture, amount)
+        if number < 3 and (colour or number < 2):
+            picture = _ENHANCERS[number](picture).enhance(1 + 0.4 * amounts[number])
+        elif colour:
+            picture = _transforms().functional.adjust_hue(picture, 0.1 * amounts[3])
     return picture
 
+
+# what torchvision calls for brightness, contrast and saturation
+_ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 _CHANGES: dict[str, Callable[[Image, int, bool], Image]] = dict(
     zip(PICTURES, (_autoaugment, _randaugment, _simclr, _imagenet), strict=True)

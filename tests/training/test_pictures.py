@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from lt_lib.losses import make_loss
 from lt_lib.training import TrainConfig, Trainer, train
 from lt_lib.training.loader import Pictures, View
-from lt_lib.training.pictures import PICTURES, as_picture, as_pixels, rendered
+from lt_lib.training.pictures import PICTURES, _cutout, _jittered, as_picture, as_pixels, rendered
 from lt_lib.training.sampling import Places
 
 AS_STORED = (torch.zeros(1), torch.ones(1) / 255)
@@ -88,8 +88,6 @@ def test_autoaugment_is_crop_mirror_policy_and_a_hole():
 
 def test_the_hole_scales_with_the_picture():
     white = [fromarray(np.full((64, 64, 3), 255, np.uint8))] * 200
-    from lt_lib.training.pictures import _cutout
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         holes = [int((as_pixels(_cutout(p.copy(), 32))[0] == 0).sum()) for p in white]
@@ -112,6 +110,40 @@ def test_half_the_crops_are_mirrored_and_of_the_stated_sizes(name):
         width = rise.abs() / 160 * 16 / 15
         assert float(width.max()) <= 1.1
         assert float(width.min()) == pytest.approx((0.08 * 3 / 4) ** 0.5, abs=0.1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            crop = v2.RandomResizedCrop(16)
+            theirs = torch.stack([as_pixels(crop(slope())) for _ in range(1500)]).float()[:, 0]
+        other = (theirs[:, :, -1].mean(1) - theirs[:, :, 0].mean(1)).abs()
+        assert float(rise.abs().mean()) == pytest.approx(float(other.mean()), rel=0.05)
+        assert float(rise.abs().std()) == pytest.approx(float(other.std()), rel=0.1)
+
+
+@pytest.mark.parametrize("shape", [(2, 60), (60, 2)])
+def test_a_picture_too_long_for_any_crop_gives_its_middle(shape):
+    """As torchvision does after ten tries."""
+    pixels = torch.zeros(1, *shape, dtype=torch.uint8)
+    (pixels[0] if shape[1] > shape[0] else pixels[0].T)[:, 28:31] = 200
+    found = rendered([as_picture(pixels)] * 8, range(8), "imagenet", 6, True)
+    assert bool((found == 200).all())
+
+
+def test_jitter_changes_as_torchvision_does():
+    image = as_picture(some_images(1, channels=3, size=12).images[0])
+    functional = v2.functional
+    changes = (functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation)
+    for seed in range(6):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found = _jittered(image)
+            torch.manual_seed(seed)
+            amounts, expected = torch.empty(4).uniform_(-1, 1).tolist(), image
+            for k in torch.randperm(4).tolist():
+                if k == 3:
+                    expected = functional.adjust_hue(expected, 0.1 * amounts[3])
+                else:
+                    expected = changes[k](expected, 1 + 0.4 * amounts[k])
+        assert torch.equal(as_pixels(found), as_pixels(expected))
 
 
 def test_simclr_greys_a_fifth_and_jitters_four_fifths():
