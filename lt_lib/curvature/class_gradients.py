@@ -10,7 +10,7 @@ Up to its factor delta_{i,c'} is minus the gradient of the loss that sample i wo
 Averages over the samples of class c give the vectors delta_{c,c'}; their means over c' != c give delta_c.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +19,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lt_lib._checks import check_choice, check_labels
+from lt_lib.curvature.guard import check_batch_norm, untouched, unwrapped
+from lt_lib.curvature.problem import select
 
+Params = str | Sequence[str] | None  # name patterns; None: what requires gradients
 AVERAGES = ("plain", "weighted")
 
 
@@ -47,14 +50,15 @@ def class_gradients(
     *,
     pairs: bool = False,
     average: str = "plain",
+    params: Params = None,
     chunk: int = 1,
     batch: int = 512,
 ) -> ClassGradients:
     """Return class means (and cross-class means) of the gradients behind G, by backward passes of class sums.
 
     Class means cost one forward and one backward pass over the images in all; pairs cost C backward passes.
-    No gradient of a single sample is ever formed. Parameters that require gradients count, in the order of
-    `named_parameters()`; the model runs in eval mode and is left as it was.
+    No gradient of a single sample is ever formed. Vectors follow `named_parameters()`; the model runs in eval
+    mode and is left as it was.
 
     Args:
         model: maps (B, ...) to logits (B, C).
@@ -65,15 +69,16 @@ def class_gradients(
         average: "plain": arithmetic means of `sqrt(p_{i,c'}) J_i^T (e_{c'} - p_i)` (Papyan 2019). "weighted":
             means of `J_i^T (e_{c'} - p_i)` weighted by p_{i,c'}, with their total as the weight of the outer
             product (Papyan 2020). Either way the weighted outer products sum to a lower bound of G.
+        params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         chunk: cotangents per vectorised backward pass; more is faster on a GPU and takes that much more
             memory.
         batch: images per forward pass, within a class.
 
     Raises:
-        ValueError: labels that do not fit, an unknown average, or a model without trainable parameters.
+        ValueError: labels that do not fit, an unknown average, or as `lt_lib.curvature.problem.select`.
     """
     check_choice(average, AVERAGES, "average")
-    with evaluating(model) as parameters:
+    with evaluating(model, params) as (model, parameters):
         classes = classes or _logits(model, parameters, images[:1]).shape[1]
         labels = check_labels(labels, classes)
         counts = torch.bincount(labels, minlength=classes).cpu()
@@ -162,27 +167,21 @@ def pull_back(logits: Tensor, parameters: dict[str, Tensor], cotangents: Tensor,
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Put the model in eval mode, and give fresh leaves that share its trainable parameters' memory.
+def evaluating(model: nn.Module, params: Params = None) -> Iterator[tuple[nn.Module, dict[str, Tensor]]]:
+    """Yield the bare model in eval mode, and fresh leaves that share its chosen parameters' memory.
 
-    On leaving, every module has its mode again; parameters, buffers and `.grad` are never touched.
+    On leaving, modes and the global random state are as before; parameters, buffers and `.grad` are never
+    touched.
 
     Raises:
-        ValueError: no parameter requires a gradient.
+        ValueError: as `lt_lib.curvature.problem.select`.
     """
-    chosen = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
-    if not chosen:
-        raise ValueError(
-            "`model` has no parameter that requires a gradient. Unfreeze those to differentiate."
-        )
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.enable_grad():
-            yield chosen
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    model = unwrapped(model)
+    check_batch_norm(model)
+    chosen = select(model, params)
+    leaves = {name: p.detach().requires_grad_() for name, p in chosen.items()}
+    with untouched(model, next(iter(leaves.values())).device):
+        yield model, leaves
 
 
 def _logits(model: nn.Module, parameters: dict[str, Tensor], images: Tensor) -> Tensor:
@@ -195,7 +194,9 @@ def _nothing(parameters: dict[str, Tensor], count: int, classes: int) -> tuple[T
     return leaf.new_zeros(count, size), torch.zeros(classes, dtype=torch.float64)
 
 
-def class_loss_gradients(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 512) -> Tensor:
+def class_loss_gradients(
+    model: nn.Module, images: Tensor, labels: Tensor, *, params: Params = None, batch: int = 512
+) -> Tensor:
     """Return the gradient of each class's mean cross-entropy, (C, P); zeros for a class without images.
 
     Weighted by the class shares they sum to the gradient of the mean loss. One forward and one backward pass
@@ -205,12 +206,13 @@ def class_loss_gradients(model: nn.Module, images: Tensor, labels: Tensor, *, ba
         model: maps (B, ...) to logits (B, C).
         images: (n, ...).
         labels: (n,) in 0..C-1.
+        params: as in `class_gradients`.
         batch: images a pass, within a class.
 
     Raises:
-        ValueError: labels that do not fit, or a model without trainable parameters.
+        ValueError: labels that do not fit, or as `lt_lib.curvature.problem.select`.
     """
-    with evaluating(model) as parameters:
+    with evaluating(model, params) as (model, parameters):
         classes = _logits(model, parameters, images[:1]).shape[1]
         labels = check_labels(labels, classes)
         size = sum(p.numel() for p in parameters.values())

@@ -9,29 +9,14 @@ no node is a ghost copy.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lt_lib.collapse.etf import generator_of
+from lt_lib.curvature.operators import Operator
 
 _LOG_WIDTH, _LINEAR_WIDTH = 0.1, 0.01  # decades; share of the range of the nodes
-
-
-class Symmetric(Protocol):
-    """What a density needs of an operator."""
-
-    @property
-    def size(self) -> int: ...  # noqa: D102
-
-    @property
-    def dtype(self) -> torch.dtype: ...  # noqa: D102
-
-    @property
-    def device(self) -> torch.device: ...  # noqa: D102
-
-    def matvec(self, v: Tensor) -> Tensor: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -149,9 +134,7 @@ class SpectralDensity:
         return DensityCurve(grid, stack.mean(0), stack.std(0) / math.sqrt(len(stack)), width)
 
 
-def spectral_density(
-    operator: Symmetric, probes: int = 10, steps: int = 80, seed: int = 0
-) -> SpectralDensity:
+def spectral_density(operator: Operator, probes: int = 10, steps: int = 80, seed: int = 0) -> SpectralDensity:
     """Return quadrature rules for the spectrum of a symmetric operator (stochastic Lanczos quadrature).
 
     Args:
@@ -184,7 +167,7 @@ def spectral_density(
     return SpectralDensity(nodes, weights, operator.size, products)
 
 
-def _quadrature(operator: Symmetric, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def _quadrature(operator: Operator, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights of one probe: eigenvalues of the tridiagonal matrix, first entries squared."""
     basis = torch.empty(steps, operator.size, dtype=operator.dtype, device=operator.device)
     basis[0] = start.to(basis)

@@ -16,7 +16,7 @@ from torch.func import functional_call, jvp
 from lt_lib._checks import check_labels
 from lt_lib.collapse.etf import generator_of
 from lt_lib.collapse.metrics import as_double, group_means
-from lt_lib.curvature.class_gradients import evaluating
+from lt_lib.curvature.class_gradients import Params, evaluating
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ def vector_scaling_share(
     random: int = 10,
     seed: int = 0,
     centre_logits: bool = False,
+    params: Params = None,
     batch: int = 512,
 ) -> VectorScaling:
     """Return, for each parameter direction, the share of its logit change that is vector scaling (R^2).
@@ -52,12 +53,13 @@ def vector_scaling_share(
         model: maps (B, ...) to logits (B, C); runs in eval mode and is left as it was.
         images: (n, ...).
         labels: (n,) in 0..C-1, for class means; absent classes are left out.
-        vectors: (K, P) directions over the trainable parameters, in the order of `named_parameters()`.
+        vectors: (K, P) directions over the chosen parameters, in the order of `named_parameters()`.
         random: R, number of random directions to compare with, uniform over the sphere.
         seed: of those.
         centre_logits: whether gains act on logits centred per sample. The softmax does not see the mean
             logit, so networks that agree may differ in gains of raw logits; False is z_k -> s_k z_k as
             written.
+        params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         batch: images a pass.
 
     Raises:
@@ -65,7 +67,9 @@ def vector_scaling_share(
     """
     size = vectors.shape[-1]
     noise = torch.randn(random, size, generator=generator_of(seed)) / size**0.5
-    logits, changes = logit_changes(model, images, torch.cat([vectors, noise.to(vectors)]), batch=batch)
+    logits, changes = logit_changes(
+        model, images, torch.cat([vectors, noise.to(vectors)]), params=params, batch=batch
+    )
     labels = check_labels(labels.cpu(), logits.shape[1])
     if len(labels) != len(logits):
         raise ValueError(
@@ -130,7 +134,7 @@ def scaling_share(logits: Tensor, changes: Tensor) -> Tensor:
 
 
 def logit_changes(
-    model: nn.Module, images: Tensor, vectors: Tensor, *, batch: int = 512
+    model: nn.Module, images: Tensor, vectors: Tensor, *, params: Params = None, batch: int = 512
 ) -> tuple[Tensor, Tensor]:
     """Return logits (n, C) and their derivative along each direction (K, n, C), float64 on the CPU.
 
@@ -140,14 +144,15 @@ def logit_changes(
     Args:
         model: maps (B, ...) to logits (B, C).
         images: (n, ...).
-        vectors: (K, P) over the trainable parameters, in the order of `named_parameters()`.
+        vectors: (K, P) over the chosen parameters, in the order of `named_parameters()`.
+        params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         batch: images a pass.
 
     Raises:
         ValueError: vectors of another length.
     """
     _load_forward_rules()
-    with evaluating(model) as parameters:
+    with evaluating(model, params) as (model, parameters):
         names = {name: p.detach() for name, p in parameters.items()}
         tangents = [unflatten(vector, names) for vector in vectors]
 
@@ -181,7 +186,7 @@ def unflatten(vector: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor
     size = sum(p.numel() for p in parameters.values())
     if vector.shape != (size,):
         raise ValueError(
-            f"A direction must hold one number for each of the {size} trainable parameters; found shape "
+            f"A direction must hold one number for each of the {size} chosen parameters; found shape "
             f"{tuple(vector.shape)}. Rows of `vectors` follow `named_parameters()`."
         )
     pieces = vector.split([p.numel() for p in parameters.values()])

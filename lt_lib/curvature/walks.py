@@ -12,6 +12,9 @@ from torch.nn.functional import cross_entropy
 from lt_lib._checks import as_vector, check_finite, check_labels
 from lt_lib.collapse.losses import class_losses
 from lt_lib.collapse.metrics import as_double
+from lt_lib.curvature.class_gradients import Params
+from lt_lib.curvature.guard import check_batch_norm, exact, unwrapped
+from lt_lib.curvature.problem import select
 from lt_lib.curvature.structure import orthonormal_rows
 from lt_lib.metrics import per_class_accuracy
 
@@ -52,6 +55,7 @@ def walk(
     steps: int = 20,
     step: float | Tensor = 0.1,
     spikes: Spikes | None = None,
+    params: Params = None,
     batch: int = 512,
 ) -> Walk:
     """Walk along each direction and log every class at every step.
@@ -67,13 +71,14 @@ def walk(
 
     Args:
         model: maps (B, ...) to logits (B, C).
-        directions: (K, P) over the trainable parameters, in the order of `named_parameters()`.
+        directions: (K, P) over the chosen parameters, in the order of `named_parameters()`.
         images: (n, ...).
         labels: (n,).
         steps: S.
         step: length of one step, one for all or (K,), may be negative. For equal loss changes pass
             `equal_loss_lengths(...).length / steps`.
         spikes: (M, P), or a function of the moved model that returns them; None: no projection.
+        params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         batch: images a pass.
 
     Raises:
@@ -82,7 +87,7 @@ def walk(
     """
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1; found {steps}.")
-    mover = _Mover(model, images, labels, batch)
+    mover = _Mover(model, images, labels, params, batch)
     rows = torch.as_tensor(step, dtype=torch.float64).reshape(-1).expand(len(directions))
     check_finite(as_vector(rows, "step"), "step")
     units = project_out(directions, None)[0]
@@ -114,6 +119,7 @@ def equal_loss_lengths(
     first: float = 1e-3,
     limit: float = 1e3,
     tol: float = 1e-2,
+    params: Params = None,
     batch: int = 512,
 ) -> Lengths:
     """Return how far to go along each unit direction until the mean loss has changed by `loss_change`.
@@ -124,13 +130,14 @@ def equal_loss_lengths(
 
     Args:
         model: maps (B, ...) to logits (B, C); left as it was.
-        directions: (K, P) over the trainable parameters.
+        directions: (K, P) over the chosen parameters.
         images: (n, ...).
         labels: (n,).
         loss_change: target of |L - L(0)| in nats, positive.
         first: first distance tried.
         limit: largest distance; where the target is not met there, `reached` is False.
         tol: relative tolerance of the distance.
+        params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         batch: images a pass.
 
     Raises:
@@ -141,7 +148,7 @@ def equal_loss_lengths(
             "`loss_change`, `tol` and `first` must be positive, `tol` below 1 and `first` not above `limit`; "
             f"found {loss_change}, {tol}, {first} and {limit}."
         )
-    mover = _Mover(model, images, labels, batch)
+    mover = _Mover(model, images, labels, params, batch)
     base = float(mover.measure(None)[0])
 
     def enough(unit: Tensor, length: float) -> bool:
@@ -196,10 +203,11 @@ def project_out(directions: Tensor, spikes: Tensor | None) -> tuple[Tensor, Tens
 class _Mover:
     """A copy of a model that can be set to start + offset and measured."""
 
-    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, batch: int) -> None:
-        self.model = copy.deepcopy(model).eval()
+    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, params: Params, batch: int) -> None:
+        self.model = copy.deepcopy(unwrapped(model)).eval()
+        check_batch_norm(self.model)
         self.images, self.batch = images, batch
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters = list(select(self.model, params).values())
         self.start = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         with torch.no_grad():
             self.classes = self.model(images[:1]).shape[1]
@@ -212,30 +220,25 @@ class _Mover:
     def moved(self, offset: Tensor | None) -> nn.Module:
         """Return the copy at start + offset."""
         target = self.start if offset is None else self.start + offset.to(self.start)
+        pieces = target.split([p.numel() for p in self.parameters])
         with torch.no_grad():
-            for p, piece in zip(
-                self.parameters, target.split([p.numel() for p in self.parameters]), strict=True
-            ):
+            for p, piece in zip(self.parameters, pieces, strict=True):
                 p.copy_(piece.view_as(p))
         return self.model
 
     def measure(self, offset: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the loss, class losses (C,), class accuracies (C,) and distance there."""
-        model = self.moved(offset).eval()
-        with torch.no_grad():
-            logits = torch.cat([model(part) for part in self.images.split(self.batch)])
-            losses = cross_entropy(logits, self.labels.to(logits.device), reduction="none").cpu().double()
-        labels = self.labels.cpu()
+        model, labels = self.moved(offset).eval(), self.labels.cpu()
+        with exact(self.start.device), torch.no_grad():
+            logits = as_double(torch.cat([model(part) for part in self.images.split(self.batch)])).cpu()
+            losses = cross_entropy(logits, labels, reduction="none")
         # a walk may end where logits overflow: such an image counts as wrong, its loss is reported as it is
-        predictions = torch.where(logits.isfinite().all(1), logits.argmax(1), -1).cpu()
-        right = predictions == labels
-        accuracy = per_class_accuracy(
-            torch.where(right, labels, (labels + 1) % self.classes), labels, self.classes
-        )
+        right = logits.isfinite().all(1) & (logits.argmax(1) == labels)
+        guesses = torch.where(right, labels, (labels + 1) % self.classes)
         distance = 0.0 if offset is None else float(as_double(offset).norm())
         return (
             losses.mean(),
             class_losses(losses, labels, self.classes),
-            accuracy,
+            per_class_accuracy(guesses, labels, self.classes),
             torch.tensor(distance, dtype=torch.float64),
         )

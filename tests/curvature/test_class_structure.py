@@ -166,6 +166,16 @@ def test_frozen_and_unused_parameters() -> None:
     torch.testing.assert_close(found.class_vectors[:, 3:], reference)
 
 
+def test_a_name_pattern_selects_parameters() -> None:
+    model, (x, y) = net(), data()
+    whole = class_gradients(model, x, y, pairs=True)
+    head = class_gradients(model, x, y, pairs=True, params="2.*")
+    torch.testing.assert_close(head.pair_vectors, whole.pair_vectors[:, :, 20:])
+    torch.testing.assert_close(
+        class_loss_gradients(model, x, y, params="0.*"), class_loss_gradients(model, x, y)[:, :20]
+    )
+
+
 def test_class_loss_gradients_against_autograd_and_their_sum() -> None:
     model, (x, y) = net(), data()
     found = class_loss_gradients(model, x, y, batch=2)
@@ -231,7 +241,7 @@ def test_refusals() -> None:
         class_gradients(model, x, y, average="plane")
     with pytest.raises(ValueError, match=r"0\.\.3; found 4"):
         class_gradients(model, x, torch.where(y == 0, 4, y))
-    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+    with pytest.raises(ValueError, match="No parameter of `model` requires gradients"):
         class_gradients(model.requires_grad_(False), x, y)
     with pytest.raises(ValueError, match="at least 2C = 20"):
         largest_gap(torch.ones(19), 10)

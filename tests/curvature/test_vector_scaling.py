@@ -81,6 +81,9 @@ def test_logit_changes_against_central_differences() -> None:
     model[1].running_var.fill_(2.0)
     x, vectors = torch.randn(11, 3).double(), torch.randn(3, 24 + 16 + 36).double()
     logits, changes = logit_changes(model, x, vectors, batch=4)
+    only = logit_changes(model, x, vectors[:, 40:], params="3.*")[1]  # its tangents are zero elsewhere
+    padded = torch.cat([torch.zeros(3, 40).double(), vectors[:, 40:]], 1)
+    torch.testing.assert_close(only, logit_changes(model, x, padded)[1])
     model.eval()
     torch.testing.assert_close(logits, model(x).detach())
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -130,7 +133,7 @@ def test_centred_gains_do_not_see_a_shift_of_the_logits() -> None:
 
 def test_refusals() -> None:
     model, x, y = head_net(True, 0.5)
-    with pytest.raises(ValueError, match="42 trainable parameters"):
+    with pytest.raises(ValueError, match="42 chosen parameters"):
         vector_scaling_share(model, x, y, torch.ones(1, 40))
     with pytest.raises(ValueError, match="one class an image"):
         vector_scaling_share(model, x, y[:-1], torch.ones(1, 42))

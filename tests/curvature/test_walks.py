@@ -71,6 +71,15 @@ def test_fixed_spikes_are_projected_out_once() -> None:
     torch.testing.assert_close(found.kept, share.expand(1, 2))
 
 
+def test_a_walk_in_some_parameters_is_one_in_all_along_padded_directions() -> None:
+    model, (x, y) = net(), data()
+    padded = torch.cat([torch.zeros(1, SIZE - 21).double(), rows(1)[:, -21:]], 1)
+    found = walk(model, rows(1)[:, -21:], x, y, steps=2, params="4.*")
+    torch.testing.assert_close(found.loss, walk(model, padded, x, y, steps=2).loss)
+    alone = equal_loss_lengths(model, rows(1)[:, -21:], x, y, 0.01, params="4.*").length
+    torch.testing.assert_close(alone, equal_loss_lengths(model, padded, x, y, 0.01).length)
+
+
 def test_spikes_computed_at_each_point_see_the_moved_model() -> None:
     model, (x, y) = net(), data()
     seen: list[Tensor] = []
