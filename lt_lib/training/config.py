@@ -76,6 +76,12 @@ class TrainConfig:
     Weight decay acts on every parameter, as in the code released with arXiv 2605.10047. The learning rate
     is set at each step (see `schedules`); `warmup` and `milestones` count epochs.
 
+    `augment`: "none", "shift" (by a pixel), "crop_flip" (by up to 4 pixels, and mirrored) move pixels, in
+    tensor form; "resized_crop" interpolates, likewise; "autoaugment", "randaugment", "simclr" and "imagenet"
+    go picture by picture through torchvision (see `pictures.rendered`), in `workers` processes. What happens
+    to an image depends on the seed, the epoch and the image alone (on its place in the epoch, where
+    `sampling` draws with replacement).
+
     Raises:
         ValueError: a field is unknown, of the wrong type or out of range; the sentence names it.
     """
@@ -94,7 +100,7 @@ class TrainConfig:
     order: float | None = None  # "mittag_leffler" only; None: from the class counts, see `order_of`
     phase: float = 0.8  # "mittag_leffler" only: share of the epochs before its second phase
     augment: str = "none"
-    views: str = "one"  # "three": the recipe's views plus two of SimCLR, whose logits enter no loss
+    views: str = "one"  # "three": two more, of SimCLR's kind, in the same batch; their logits enter no loss
     sampling: str = "instance"  # others draw with replacement, see `sampling`
     precision: str = "float32"  # "bfloat16": autocast of the forward pass, parameters stay float32
     memory_format: str = "contiguous"

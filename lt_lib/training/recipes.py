@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lt_lib._checks import check_choice
+from lt_lib.training.augment import MIRRORLESS
 from lt_lib.training.config import TrainConfig
 
 
@@ -35,8 +36,9 @@ class Recipe:
     partner: str | None = None
 
     def augments(self, config: TrainConfig) -> tuple[str, ...]:
-        """Return the augmentation of each view: `config.augment`; with three views also twice SimCLR's."""
-        return (config.augment, "simclr", "simclr") if config.views == "three" else (config.augment,)
+        """Return the augmentation of each view: `config.augment`; of three also twice `further_view`."""
+        further = (further_view(config),) * 2 if config.views == "three" else ()
+        return (config.augment, *further)
 
     def check(self, model: nn.Module) -> None:
         """Refuse a network that lacks what `objective` asks of it (called once on entry).
@@ -85,6 +87,14 @@ class FeatureRecipe(Recipe):
         logits = network.head(features)[:size]
         inputs = getattr(network.head, "inputs", lambda vectors: vectors)
         return apply_loss(loss, logits, batch.labels, inputs(features[:size]).float())
+
+
+def further_view(config: TrainConfig) -> str:
+    """Return the augmentation of views beside the first: SimCLR's, without mirror and colour for digits.
+
+    The latter is "resized_crop", and stands wherever the first view is not mirrored.
+    """
+    return "resized_crop" if config.augment in MIRRORLESS else "simclr"
 
 
 def joined(views: tuple[Tensor, ...]) -> Tensor:

@@ -221,3 +221,12 @@ def test_sampling_and_views_typos_are_refused():
         TrainConfig(views="two")
     with pytest.raises(ValueError, match="`sampling` must be one of"):
         draw_places(torch.zeros(3, dtype=torch.int64), "reverse", torch.Generator())
+
+
+def test_further_views_of_digits_are_not_mirrored():
+    for augment, further in (("shift", "resized_crop"), ("crop_flip", "simclr"), ("autoaugment", "simclr")):
+        config = TrainConfig(augment=augment, views="three")
+        assert RECIPES["plain"].augments(config) == (augment, further, further)
+    run = trainer(Named("plain"), TrainConfig(augment="shift", views="three", batch=33, device="cpu"))
+    (batch,) = run.batches(0)
+    assert [view.shape for view in batch.views] == [(33, 1, 6, 6)] * 3
