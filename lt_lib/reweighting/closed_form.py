@@ -36,6 +36,21 @@ def tikhonov(class_loss: Tensor, mean_loss: Tensor, alpha: float, prior: Tensor,
     return target / (class_loss * class_loss + (alpha + eps))
 
 
+def tikhonov_relative(
+    class_loss: Tensor, mean_loss: Tensor, alpha: float, prior: Tensor, eps: float = 0.0
+) -> Tensor:
+    """Evaluate `tikhonov` at the regulariser alpha mean_loss^2, a constant of the batch, without any check.
+
+    So alpha is a pure number, and weights do not change when all losses are multiplied by one. `prior`
+    where mean loss and class loss are 0. No value is read.
+    """
+    ridge = alpha * mean_loss.detach().square()
+    denominator = class_loss * class_loss + (ridge + eps)
+    zero = denominator.detach() <= 0
+    weights = (mean_loss * class_loss + ridge * prior) / denominator.masked_fill(zero, 1.0)
+    return torch.where(zero, prior, weights)
+
+
 def inverse_weights(
     class_loss: Any, mean_loss: Any = None, alpha: float = 0.0, prior: Any = None
 ) -> Tensor:  # (C,) float64

@@ -17,7 +17,7 @@ from lt_lib.reweighting._entry import (
     widen,
 )
 from lt_lib.reweighting.batch import Batch, gather_batch
-from lt_lib.reweighting.closed_form import tikhonov
+from lt_lib.reweighting.closed_form import tikhonov, tikhonov_relative
 from lt_lib.reweighting.diagnostics import Diagnostics
 from lt_lib.reweighting.macro import macro_factor
 from lt_lib.reweighting.options import AS_RELEASED, AS_WRITTEN, Options, prior_weights
@@ -59,6 +59,7 @@ class InverseReweighting(nn.Module):
            ``count_before_start=False``  B_c counted while reweighting only; True: from the first batch
     OA7    ``start_epoch=0``             plain cross-entropy before; an epoch, or a share of the epochs in
                                          [0, 1); released: epoch 160 of 200
+    OA9    ``alpha_scale="fixed"``       alpha is a squared loss; "loss": a number of squared mean losses
     =====  ============================  =====================================================================
 
     Theorem T2 says what the choices mean. With the gradient through w, alpha = 0 and no active clamp, F is
@@ -104,6 +105,7 @@ class InverseReweighting(nn.Module):
         normalise: bool = False,
         macro_norm: str = "classes",
         count_before_start: bool = False,
+        alpha_scale: str = "fixed",
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -267,7 +269,8 @@ class InverseReweighting(nn.Module):
             losses, mean = self._losses(batch)
             # at alpha = 0 < eps the prior has no part: one look-up less
             prior = batch.ones if options.alpha == 0 < options.eps else self._of(self.prior, batch)
-            weights = tikhonov(losses, mean, options.alpha, prior, options.eps)
+            infer = tikhonov_relative if options.relative else tikhonov
+            weights = infer(losses, mean, options.alpha, prior, options.eps)
             factor = self._of(self.macro, batch)
             if options.clamp_after_macro:
                 weights = weights * factor

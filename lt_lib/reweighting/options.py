@@ -16,6 +16,7 @@ CLASS_LOSSES = ("batch", "running", "epoch")
 REDUCTIONS = ("sample", "class")
 MACROS = ("epoch", "step", "off")
 MACRO_NORMS = ("classes", "samples", "none")
+ALPHA_SCALES = ("fixed", "loss")
 _LARGEST = 1e30
 
 # arXiv 2605.10047's text, each open point read as literally as it allows; alpha is the caller's
@@ -64,6 +65,7 @@ class Options:
     macro_norm: str
     start_epoch: int | float
     count_before_start: bool
+    alpha_scale: str
 
     def __post_init__(self) -> None:
         # plain numbers, also for NumPy's; from `_LARGEST` on float32 overflows, and the weight is the prior
@@ -78,6 +80,7 @@ class Options:
         check_choice(self.reduction, REDUCTIONS, "reduction")
         check_choice(self.macro, MACROS, "macro")
         check_choice(self.macro_norm, MACRO_NORMS, "macro_norm")
+        check_choice(self.alpha_scale, ALPHA_SCALES, "alpha_scale")
         object.__setattr__(self, "start_epoch", check_start(self.start_epoch, "start_epoch"))
         for name in (
             "through_weights",
@@ -88,6 +91,11 @@ class Options:
         ):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"`{name}` must be true or false; found {getattr(self, name)!r}.")
+
+    @property
+    def relative(self) -> bool:
+        """Whether alpha counts squared mean losses of the batch (without gradient), not squared nats."""
+        return self.alpha_scale == "loss" and self.alpha > 0
 
 
 def prior_weights(prior: Any, class_counts: Tensor) -> Tensor:

@@ -45,6 +45,27 @@ def test_weights_by_hand_and_the_prior_of_an_absent_class():
     assert small(prior=[1, 2, 3, 2]).prior.tolist() == [0.5, 1.0, 1.5, 1.0]
 
 
+def test_alpha_in_units_of_the_squared_mean_loss():
+    relative = small(alpha=0.2, alpha_scale="loss", prior=[1, 3, 2, 2])
+    assert weights(relative) == pytest.approx(
+        weights(small(alpha=0.2 * 1.5**2, prior=[1, 3, 2, 2]))  # the mean loss is 1.5
+    )
+    assert weights(relative, 1e-3 * LOSSES) == pytest.approx(weights(relative))
+    assert weights(small(alpha_scale="loss")) == weights(small())
+    assert weights(relative, 0 * LOSSES) == relative.prior.tolist()
+    with pytest.raises(ValueError, match="`alpha_scale`"):
+        small(alpha_scale="relative")
+
+
+def test_the_scale_of_alpha_is_a_constant_for_the_gradient():
+    slopes = []
+    for options in ({"alpha": 0.2, "alpha_scale": "loss"}, {"alpha": 0.2 * 1.5**2}):
+        sample = LOSSES.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(small(**options).apply_weights(sample, LABELS), sample)
+        slopes.append(slope.tolist())
+    assert slopes[0] == pytest.approx(slopes[1])
+
+
 def test_clamp_after_or_before_the_macro_factor_and_normalisation():
     for after, last in ((True, 2.0), (False, 1.0)):
         loss = small(clamp=2.0, clamp_after_macro=after)
