@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lt_lib.collapse.etf import generator_of
+from lt_lib.curvature.eigenpairs import Eigenpairs
 from lt_lib.curvature.operators import Operator
 
 _LOG_WIDTH, _LINEAR_WIDTH = 0.1, 0.01  # decades; share of the range of the nodes
@@ -46,11 +47,11 @@ class SpectralDensity:
     gives it the weight (v, q)^2, whose relative standard deviation is sqrt(2) (a chi-square of one degree of
     freedom), so that even the area of the bump is known to sqrt(2 / probes) only. Its place is exact, since
     Lanczos converges to outliers first: read spikes from `nodes`, or better from certified eigenpairs, and
-    the bulk from here.
+    the bulk from here. Passed as `known`, such pairs take part exactly.
     """
 
-    nodes: Tensor  # (probes, steps) float64, ascending
-    weights: Tensor  # (probes, steps) float64, each row sums to one; 0 where a run ended early
+    nodes: Tensor  # (probes, steps + known) float64, ascending
+    weights: Tensor  # the same shape, float64, each row sums to one; 0 where a run ended early
     size: int  # P
     products: int  # operator products spent
 
@@ -134,7 +135,9 @@ class SpectralDensity:
         return DensityCurve(grid, stack.mean(0), stack.std(0) / math.sqrt(len(stack)), width)
 
 
-def spectral_density(operator: Operator, probes: int = 10, steps: int = 80, seed: int = 0) -> SpectralDensity:
+def spectral_density(
+    operator: Operator, probes: int = 10, steps: int = 80, seed: int = 0, known: Eigenpairs | None = None
+) -> SpectralDensity:
     """Return quadrature rules for the spectrum of a symmetric operator (stochastic Lanczos quadrature).
 
     Args:
@@ -143,34 +146,58 @@ def spectral_density(operator: Operator, probes: int = 10, steps: int = 80, seed
         steps: Lanczos steps m a probe, at most `size`; memory holds m vectors. A run that has found an
             invariant subspace ends early, and its rule is then exact.
         seed: of the probes, drawn on the CPU, so that every device gets the same.
+        known: converged eigenpairs, for instance the spikes. They enter each rule exactly, with the weight
+            1/P; probes and operator are restricted to their orthogonal complement. Trace, norm and counts
+            then vary no more with the luck of (v, q)^2 at the largest eigenvalues. None: nothing is known.
 
     Returns:
         SpectralDensity over `probes * steps` products (fewer if runs end early).
 
     Raises:
-        ValueError: fewer than two probes, steps outside 2..size, or a product that is not finite.
+        ValueError: fewer than two probes, steps outside 2..size (less the known ones), or a product that is
+            not finite.
+        RuntimeError: a known pair has not converged.
     """
     if probes < 2:
         raise ValueError(f"`probes` must be at least 2; found {probes}. One probe has no error bar.")
-    fewest = min(2, operator.size)  # one step would get the second moment, so the Frobenius norm, wrong
-    if not fewest <= steps <= operator.size:
-        raise ValueError(f"`steps` must be {fewest}..{operator.size}, the operator's size; found {steps}.")
+    values, locked = _locked(operator, known)
+    free = operator.size - len(values)
+    fewest = min(2, free)  # one step would get the second moment, so the Frobenius norm, wrong
+    if not fewest <= steps <= free:
+        raise ValueError(f"`steps` must be {fewest}..{free}, the dimensions that are free; found {steps}.")
     generator = generator_of(seed)
-    nodes = torch.zeros(probes, steps, dtype=torch.float64)
-    weights, products = torch.zeros_like(nodes), 0
-    for probe in range(probes):
+    rules, products = [], 0
+    for _ in range(probes):
         start = torch.randn(operator.size, generator=generator, dtype=torch.float64)
-        places, masses = _quadrature(operator, start / start.norm(), steps)
-        products += len(places)
-        nodes[probe, : len(places)], weights[probe, : len(places)] = places, masses
-        nodes[probe, len(places) :] = places[-1]  # weight 0
-    return SpectralDensity(nodes, weights, operator.size, products)
+        nodes, weights = _quadrature(operator, start, steps, locked)
+        products += len(nodes)
+        missing = steps - len(nodes)
+        nodes = torch.cat([nodes, nodes[-1:].expand(missing), values])
+        weights = (
+            torch.cat([weights * free, weights.new_zeros(missing), torch.ones_like(values)]) / operator.size
+        )
+        order = nodes.argsort(stable=True)
+        rules.append((nodes[order], weights[order]))
+    return SpectralDensity(
+        torch.stack([n for n, _ in rules]), torch.stack([w for _, w in rules]), operator.size, products
+    )
 
 
-def _quadrature(operator: Operator, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def _locked(operator: Operator, known: Eigenpairs | None) -> tuple[Tensor, Tensor]:
+    """Known values (k,) and vectors (k, P) in the operator's dtype and place; k may be 0."""
+    if known is None:
+        empty = torch.empty(0, operator.size, dtype=operator.dtype, device=operator.device)
+        return torch.empty(0, dtype=torch.float64), empty
+    known.require_converged()
+    vectors = known.vectors.to(dtype=operator.dtype, device=operator.device)
+    return known.values.to("cpu", torch.float64), vectors
+
+
+def _quadrature(operator: Operator, start: Tensor, steps: int, locked: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights of one probe: eigenvalues of the tridiagonal matrix, first entries squared."""
     basis = torch.empty(steps, operator.size, dtype=operator.dtype, device=operator.device)
-    basis[0] = start.to(basis)
+    start = _orthogonal(start.to(basis), locked)
+    basis[0] = start / start.norm()
     diagonal, off = [], []
     resolution = operator.size**0.5 * torch.finfo(operator.dtype).eps
     for step in range(steps):
@@ -182,8 +209,7 @@ def _quadrature(operator: Operator, start: Tensor, steps: int) -> tuple[Tensor, 
             )
         diagonal.append(float(_dot(basis[step], image)))
         scale = float(image.norm())
-        for _ in range(2):  # classical Gram-Schmidt is as good as exact when done twice
-            image = image - basis[: step + 1].T @ (basis[: step + 1] @ image)
+        image = _orthogonal(image, locked, basis[: step + 1])
         beta = float(_dot(image, image)) ** 0.5
         if step + 1 == steps or beta <= 10 * resolution * max(scale, max(map(abs, diagonal))):
             break
@@ -194,6 +220,13 @@ def _quadrature(operator: Operator, start: Tensor, steps: int) -> tuple[Tensor, 
     tridiagonal += torch.diag(beside, 1) + torch.diag(beside, -1)
     values, vectors = torch.linalg.eigh(tridiagonal)
     return values, vectors[0] ** 2
+
+
+def _orthogonal(vector: Tensor, *bases: Tensor) -> Tensor:
+    for _ in range(2):  # classical Gram-Schmidt is as good as exact when done twice
+        for rows in bases:
+            vector = vector - rows.T @ (rows @ vector)
+    return vector
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

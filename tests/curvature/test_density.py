@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +7,8 @@ import torch
 from torch import Tensor
 
 from lt_lib.curvature.density import spectral_density
+from lt_lib.curvature.lanczos import lanczos
+from lt_lib.curvature.operators import MatrixOperator
 
 
 class Dense:
@@ -108,6 +111,25 @@ def test_a_spike_is_a_bump_of_mass_one_over_p_at_the_right_place() -> None:
     assert float(curve.density[1]) < 0.01 * float(curve.density[0])
 
 
+def test_known_pairs_enter_exactly_and_take_their_noise_away() -> None:
+    values = torch.cat([torch.linspace(-0.5, 1, 397), torch.tensor([20.0, 30.0, 30.0])]).double()
+    operator = Dense(symmetric(values))
+    spikes = lanczos(MatrixOperator(operator.matrix), 3, tol=1e-10)
+    blind, known = (spectral_density(operator, probes=40, steps=6, known=k) for k in (None, spikes))
+    assert known.nodes.shape == (40, 9)
+    torch.testing.assert_close(known.weights.sum(1), torch.ones(40).double())
+    assert known.count(10, 40).value == pytest.approx(3)
+    assert known.count(10, 40).error < 1e-12
+    assert known.count().value == pytest.approx(400)
+    assert known.trace.error < 0.35 * blind.trace.error
+    assert known.trace.value == pytest.approx(float(values.sum()), abs=4 * known.trace.error)
+    assert known.frobenius.value == pytest.approx(float(values.norm()), abs=4 * known.frobenius.error)
+    assert known.frobenius.error < 0.1 * blind.frobenius.error
+    poor = replace(spikes, converged=torch.tensor([True, False, True]))
+    with pytest.raises(RuntimeError, match="Pair 1"):
+        spectral_density(operator, known=poor)
+
+
 def test_spiked_random_matrix_law() -> None:
     # outliers of diag(5, 4, 3, 0, ...) + Z Z^T / n stand at theta + theta / (theta - 1), the bulk ends at 4
     n, g = 600, torch.Generator().manual_seed(0)
@@ -146,7 +168,9 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"at least 2; found 1\. One probe has no error bar"):
         spectral_density(operator, probes=1)
     for steps in (1, 6):
-        with pytest.raises(ValueError, match=rf"`steps` must be 2..5, the operator's size; found {steps}"):
+        with pytest.raises(
+            ValueError, match=rf"`steps` must be 2..5, the dimensions that are free; found {steps}"
+        ):
             spectral_density(operator, steps=steps)
     with pytest.raises(ValueError, match="NaN or infinite"):
         spectral_density(Dense(torch.full((5, 5), math.nan)), steps=2)
