@@ -66,6 +66,23 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """A list of at least one number, each in [low, high], that rises."""
+
+    low: float
+    high: float
+
+    def check(self, value: Any, name: str) -> None:
+        """Refuse what does not fit."""
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"`{name}` must be a list of numbers, such as [10, 100]; found {value!r}.")
+        for number in value:
+            check_number(number, name, self.low, self.high)
+        if sorted(set(value)) != value:
+            raise ValueError(f"`{name}` must rise; found {value}.")
+
+
+@dataclass(frozen=True)
 class Choice:
     """One of some texts."""
 
@@ -110,7 +127,7 @@ class Group:
         self.kind(**value)
 
 
-Rule = Number | Choice | Text | Group
+Rule = Number | Numbers | Choice | Text | Group
 
 PROCESS = ("precision", "memory_format", "device", "threads")
 
@@ -152,6 +169,16 @@ PAGES: dict[str, dict[str, Rule]] = {
         "many_augment": Choice(AUGMENTATIONS),
         "many_switch_share": Number(0, 0.99, whole=False),
         "many_seeds": Number(2, 1000),
+    },
+    "05_methods_compared": {
+        "imbalances": Numbers(2, 100_000),  # one table column each; `imbalance` itself is not used
+        "switch_share": Number(0, 0.99, whole=False),  # share of epochs before deferred methods start
+        "many": Number(1, 10_000_000),  # a class of more training images counts as many-shot
+        "few": Number(1, 10_000_000),  # a class of fewer counts as few-shot
+    },
+    "06_ablation": {  # data and schedule are those of 04_what_it_optimises, whose runs it shares
+        "map_seeds": Number(2, 1000),  # for knobs that are turned through several values
+        "other_batch": Number(2, 1_000_000),  # a second batch size
     },
 }
 

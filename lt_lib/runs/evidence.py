@@ -55,7 +55,7 @@ def publish_runs(notebook: str, runs: Iterable[Run], profile: str | None = None)
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer.writerow(names)
     for row in rows:
-        writer.writerow([_cell(name, row[name]) for name in names])
+        writer.writerow([_cell(name, row.get(name)) for name in names])
     path = build_folder(profile) / "published" / f"{_checked(notebook, 'notebook')}.runs.csv"
     with explained(path.parent, built=True):
         replace(path, out.getvalue().encode(), sync=False)

@@ -5,7 +5,7 @@ import csv
 import pytest
 from small_runs import small_config
 
-from lt_lib.runs import Store, publish_runs, read_runs, run
+from lt_lib.runs import RunConfig, Store, publish_runs, read_runs, run
 
 
 @pytest.fixture
@@ -31,6 +31,14 @@ def test_a_row_holds_configuration_and_results(home):
     assert first["nc2"] == found.metrics["collapse"]["nc2"]
     assert first["seconds"] == found.made["seconds"]
     assert first["commit"] == ""  # a folder without a repository
+
+
+def test_runs_with_and_without_a_later_edit_share_a_table(home):
+    plain, store = small_config(epochs=1), Store(home / "runs")
+    edited = RunConfig(**{**plain.to_dict(), "after": "logit_adjustment"})
+    first, second = read_runs(publish_runs("05_x", [run(plain, store), run(edited, store)]))
+    assert first["after"] is None
+    assert second["after"] == {"name": "logit_adjustment", "tau": 1.0}
 
 
 def test_texts_that_look_like_numbers_stay_texts(tmp_path):
