@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import grad
 
 from lt_lib.curvature.problem import Problem, Theta
-from lt_lib.curvature.products import Product, _add, _differentiate
+from lt_lib.curvature.products import Product, _add, _differentiate, load_forward_mode
 from lt_lib.curvature.twice import Foldable
 
 
@@ -72,6 +72,7 @@ class TransformedGaussNewton:
     """`torch.func`: jvp of the outputs, jvp of the loss's gradient, vjp of the outputs."""
 
     def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        load_forward_mode()
         self._problem, self._micro_batch = problem, micro_batch
 
     def __call__(self, v: Theta) -> Theta:

@@ -80,7 +80,8 @@ class HessianOperator(_ModelOperator):
             (outputs, labels) -> (B,), one term a sample.
         params: glob pattern or patterns of parameter names; None: those that require gradients.
         method: "retained", "recompute", "forward_over_reverse", "linearize" or "compiled"; None: by the table
-            in `lt_lib.curvature.rules`.
+            in `lt_lib.curvature.rules`. The last three use `torch.func`, which cannot run losses that keep
+            state (inverse reweighting with running or detached class losses).
         micro_batch: images at once; None: all, or what `memory_limit` allows.
         normaliser: Z; None: the loss's own over all images (their number for a mean, the sum of the weights
             for the mean of a class-weighted `torch.nn.CrossEntropyLoss`, 1 for a sum).

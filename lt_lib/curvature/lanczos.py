@@ -46,7 +46,9 @@ def lanczos(
 ) -> Eigenpairs:
     """Return the k leading eigenpairs of a symmetric operator.
 
-    The run stops at the first product after which every wanted pair has ||A q - value q|| <= tol * |value|.
+    The run stops at the first product after which every wanted pair has ||A q - value q|| <= tol * |value|,
+    and the Ritz value after the k-th is clear of it or known to 5 % (one still climbing past the k-th would
+    otherwise be missed).
     Pairs that have not got there by `max_products` are returned with a warning and `converged` False.
     Everything random follows from `seed`.
 

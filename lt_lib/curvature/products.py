@@ -82,6 +82,14 @@ class Recompute:
         return total
 
 
+def load_forward_mode() -> None:
+    """Let torch load its forward mode, which warns of its own use of `torch.jit` the first time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        one = torch.ones(1)
+        torch.func.jvp(lambda t: t, (one,), (one,))
+
+
 def _gradient_of(problem: Problem, chunk: tuple[Tensor, Tensor]) -> Callable[..., Any]:
     return torch.func.grad(lambda theta: problem.value(theta, *chunk, fast=False))
 
@@ -90,6 +98,7 @@ class ForwardOverReverse:
     """Differentiate the gradient forwards along the vector."""
 
     def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        load_forward_mode()
         self._problem, self._micro_batch = problem, micro_batch
 
     def __call__(self, v: Theta) -> Theta:
@@ -107,6 +116,7 @@ class Linearize:
     """Trace the gradient's derivative once, and replay its linear part."""
 
     def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        load_forward_mode()
         with problem.surroundings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of torch's own constant folding
             self._maps = [
@@ -127,6 +137,7 @@ class Compiled:
     """Compile forward over reverse, parameters as inputs (double backward cannot be compiled)."""
 
     def __init__(self, problem: Problem, micro_batch: int | None) -> None:
+        load_forward_mode()
         self._problem, self._micro_batch = problem, micro_batch
 
         def product(theta: Theta, v: Theta, images: Tensor, labels: Tensor) -> Theta:

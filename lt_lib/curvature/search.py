@@ -11,6 +11,8 @@ from lt_lib.curvature.ritz import Ritz, fresh_miss_probability, rayleigh_ritz
 
 MISS_PROBABILITY = 1e-3  # a fresh start ends when the chance to have missed something is below
 
+CLEAR = 0.05  # relative residual at which the pair after the k-th is known well enough
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -65,7 +67,18 @@ class Search:
 
     def _converged(self) -> bool:
         wanted = self.ritz.relative(self.tol)[: self.k]
-        return len(wanted) == self.k and bool((wanted <= self.tol).all())
+        return len(wanted) == self.k and bool((wanted <= self.tol).all()) and self._next_is_clear()
+
+    def _next_is_clear(self) -> bool:
+        """Return whether the Ritz value after the k-th cannot be one on its way past it.
+
+        A start with little of some eigenvector shows its value late, climbing through the others from behind.
+        """
+        following = slice(self.k, self.k + 1)
+        error, value = self.ritz.errors[following], self.ritz.values[following]
+        last = self.ritz.values[self.k - 1]
+        apart = last.abs() - value.abs() if self.which == "LM" else (last - value).abs()
+        return bool((error <= torch.maximum(CLEAR * value.abs(), apart)).all())
 
     def _copies(self) -> bool:
         wanted = self.ritz.relative(self.tol)[: self.k] <= self.tol
