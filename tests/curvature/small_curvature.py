@@ -92,7 +92,8 @@ def with_spectrum(values, dtype: torch.dtype = torch.float64, seed: int = 0) -> 
 
 
 def curvlinops():
-    """Import the other library, whose own dependencies warn."""
+    """Import the other library; its dependencies, and torch's forward mode that it loads later, warn once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        torch.func.jvp(lambda t: t, (torch.ones(1),), (torch.ones(1),))
         return importlib.import_module("curvlinops")
