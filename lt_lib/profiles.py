@@ -67,6 +67,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "05_methods_compared": {
         "imbalances": Numbers(2, 100_000),  # one table column each; `imbalance` itself is not used
         "switch_share": Number(0, 0.99, whole=False),  # share of epochs before deferred methods start
+        "costly": Choice(("everywhere", "middle")),  # where methods of several passes a step are trained
         "many": Number(1, 10_000_000),  # a class of more training images counts as many-shot
         "few": Number(1, 10_000_000),  # a class of fewer counts as few-shot
     },
