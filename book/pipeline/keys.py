@@ -63,6 +63,13 @@ def book_modules(names: Iterable[str], root: Path = ROOT) -> list[Path]:
     return sorted(path for path in files if path.is_file())
 
 
+def committed_results(code: Iterable[str], root: Path = ROOT) -> list[Path]:
+    """Tables below book/results, sorted, if a source names that folder as "results"; else none."""
+    if not any('"results"' in source for source in code):
+        return []
+    return sorted((root / "book" / "results").rglob("*.csv"))
+
+
 @cache
 def _fingerprint_function() -> Callable[[Iterable[str]], str]:
     """`lt_lib.runs.fingerprint`, read from its file: importing the package imports torch (seconds)."""
@@ -127,7 +134,7 @@ def _file_digest(path: Path, size: int, changed: int) -> str:
 
 
 def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict[str, str]) -> str:
-    """Key of an executed notebook: text, profile, data file, code that it imports, versions installed.
+    """Key of an executed notebook: text, profile, data, results and code that it reads, versions installed.
 
     Args:
         text: the text notebook.
@@ -144,5 +151,6 @@ def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict
         data_digest(profile, text.stem, layout.root),
         _fingerprint_function()(modules) if modules else "",
         files_digest(book_modules(names), ROOT),
+        files_digest(committed_results(code), ROOT),
         json.dumps(versions, sort_keys=True),
     )

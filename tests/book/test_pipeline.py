@@ -14,7 +14,15 @@ import yaml
 
 from pipeline.api_docs import escape_bars
 from pipeline.convert import convert
-from pipeline.keys import book_modules, data_digest, imported_names, library_modules, notebook_key, pins
+from pipeline.keys import (
+    book_modules,
+    committed_results,
+    data_digest,
+    imported_names,
+    library_modules,
+    notebook_key,
+    pins,
+)
 from pipeline.layout import ROOT, BuildError, Layout
 from pipeline.offline import remote_loads
 from pipeline.progress import Progress, clock
@@ -107,6 +115,14 @@ def test_a_key_follows_the_pixels_of_a_readers_file(small_book: Path, root: str 
     assert len(set(keys[:3])) == 3  # absent, dark, brighter
     assert keys[1] == keys[3]
     assert data_digest(profile, "00_one", small_book / "elsewhere") == "absent"
+
+
+def test_a_key_follows_committed_results_where_they_are_read(tmp_path: Path) -> None:
+    table = tmp_path / "book" / "results" / "fashion" / "05_x.runs.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("key\n", encoding="utf-8")
+    assert committed_results(['folder = Path(figures.__file__).parent / "results"'], tmp_path) == [table]
+    assert committed_results(["results = 3"], tmp_path) == []
 
 
 def test_a_key_follows_the_files_of_a_readers_folder(small_book: Path) -> None:
