@@ -1,9 +1,11 @@
-"""Stems: the epochs that runs have in common because their losses are plain cross-entropy so far.
+"""Stems: the epochs that runs have in common because their losses are the same so far.
 
 Runs on the same data, network, schedule and seeds whose losses start late are one training, bit for bit, up
-to the first such start. The stem of epoch e is the checkpoint of the cross-entropy run after e epochs:
-whoever trains through e leaves it in the store, and the others go on from it. It is a cache: no run's key or
-result depends on whether there was one, and the folder may be deleted at any time.
+to the first such start. What they share is their trunk: the cross-entropy run, or, for reweighting that
+starts late on top of another loss (option `inverse`), the run with that loss alone. The stem of epoch e is
+the trunk's checkpoint after e epochs: whoever trains through e leaves it in the store, and the others go on
+from it. It is a cache: no run's key or result depends on whether there was one, and the folder may be
+deleted at any time.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -22,8 +25,12 @@ from lt_lib.training import resolve_device
 
 
 def trunk(config: RunConfig) -> RunConfig:
-    """Return the cross-entropy run whose first epochs those of `config` may be."""
-    return replace(config, loss={"name": "ce"}, after=None)
+    """Return the run whose first epochs those of `config` may be: with cross-entropy, or the loss within.
+
+    Reads the data, for their counts.
+    """
+    loss = _alone(config) if _has_own_trunk(config) else {"name": "ce"}
+    return replace(config, loss=loss, after=None)
 
 
 def plain_epochs(config: RunConfig) -> int:
@@ -32,7 +39,55 @@ def plain_epochs(config: RunConfig) -> int:
     Raises:
         ValueError: the loss or the data are badly set.
     """
-    return loss_of(config, config.split()).plain_epochs(config.training.epochs)
+    if not _has_own_trunk(config):
+        return loss_of(config, config.split()).plain_epochs(config.training.epochs)
+    if config.loss.get("inverse") is None:
+        return config.training.epochs
+    # when reweighting starts does not depend on what is reweighted
+    on_top = replace(config, loss={"name": "ce", "inverse": config.loss["inverse"]})
+    return loss_of(on_top, config.split()).plain_epochs(config.training.epochs)
+
+
+def _has_own_trunk(config: RunConfig) -> bool:
+    """Say whether the run is none of cross-entropy from the start, and `inverse` its loss's last layer."""
+    if config.loss["name"] == "inverse" or "defer_epoch" in config.loss:
+        return False
+    alone = replace(config, loss=_alone(config))
+    return loss_of(alone, config.split()).plain_epochs(config.training.epochs) == 0
+
+
+def _alone(config: RunConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.loss.items() if name != "inverse"}
+
+
+def _loss_prefix(config: RunConfig) -> str | None:
+    """Return where the state of the trunk's loss stands in the run's, or None if that loss has none."""
+    if not _has_own_trunk(config):
+        return None
+    return "loss." if config.loss.get("inverse") is None else "loss.loss."
+
+
+def _to_trunk(config: RunConfig, checkpoint: Checkpoint) -> Checkpoint:
+    stem, prefix = to_stem(config, checkpoint), _loss_prefix(config)
+    if prefix is None:
+        return stem
+    state = {
+        f"loss.{name.removeprefix(prefix)}": tensor
+        for name, tensor in checkpoint.state.tensors.items()
+        if name.startswith(prefix)
+    }
+    return replace(stem, state=replace(stem.state, tensors=stem.state.tensors | state))
+
+
+def _from_trunk(config: RunConfig, stem: Checkpoint) -> Checkpoint:
+    prefix = _loss_prefix(config)
+    if prefix is None:
+        return from_stem(config, stem)
+    loss = {name: tensor for name, tensor in stem.state.tensors.items() if name.startswith("loss.")}
+    rest = {name: tensor for name, tensor in stem.state.tensors.items() if name not in loss}
+    own = from_stem(config, replace(stem, state=replace(stem.state, tensors=rest)))
+    state = {prefix + name.removeprefix("loss."): tensor for name, tensor in loss.items()}
+    return replace(own, state=replace(own.state, tensors=own.state.tensors | state))
 
 
 class Stems:
@@ -78,7 +133,7 @@ class Stems:
         for epoch in reversed(self.epochs):
             stem = self.store.load_stem(self.name, self.trunk, epoch)
             if stem is not None:
-                checkpoint = from_stem(self.config, stem)
+                checkpoint = _from_trunk(self.config, stem)
                 self._passed(epoch)
                 break
         return checkpoint
@@ -91,7 +146,7 @@ class Stems:
         """
         epoch = checkpoint.state.epoch
         if epoch in self.epochs:
-            self.store.save_stem(self.name, self.trunk, to_stem(self.config, checkpoint))
+            self.store.save_stem(self.name, self.trunk, _to_trunk(self.config, checkpoint))
             self._passed(epoch)
 
     def _passed(self, epoch: int) -> None:
@@ -119,7 +174,9 @@ def plan(configs: Iterable[RunConfig]) -> list[tuple[RunConfig, list[int]]]:
                 groups.setdefault(group, []).append((plain, position))
     rank = [3 if position in followers else 1 for position in range(len(configs))]
     wanted: list[list[int]] = [[] for _ in configs]
-    for members in groups.values():
+    for group, members in groups.items():
+        if len(members) == 1 and json.loads(group)["loss"] != {"name": "ce"}:
+            continue  # a loss of its own, with which no other run begins
         leader = max(members, key=lambda member: member[0])
         for plain, position in members:
             rank[position] = 0 if position == leader[1] else 2

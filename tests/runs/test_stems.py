@@ -83,9 +83,9 @@ def test_a_loss_before_its_start_is_cross_entropy_to_the_last_bit(name):
         {**RELEASED, "mean": "running"},
         {**RELEASED, "mean": "epoch"},
         {**RELEASED, "start_epoch": 0},
-        {"name": "class_mean"},
         {"name": "class_mean", "defer_epoch": 0},
-        {"name": "focal"},
+        {"name": "focal", "inverse": {"preset": "as_released", "start_epoch": 0}},
+        {"name": "focal", "inverse": {"preset": "as_released", "class_loss": "running"}},
     ],
     ids=str,
 )
