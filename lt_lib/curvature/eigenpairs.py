@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lt_lib.curvature.operators import Operator
+from lt_lib.curvature.operators import Operator, norm
 from lt_lib.curvature.ritz import Ritz, angle_bounds, floor_of
 
 
@@ -87,8 +87,8 @@ def verify(operator: Operator, pairs: Eigenpairs) -> Eigenpairs:
 
 def rayleigh_quotient(q: Tensor, image: Tensor) -> tuple[float, float]:
     """Return the Rayleigh quotient of q and the norm of its residual, given A q."""
-    value = float(torch.dot(q, image)) / float(torch.dot(q, q))
-    return value, float(torch.linalg.vector_norm(image - value * q))
+    value = float(torch.dot(q.double(), image.double())) / norm(q) ** 2
+    return value, norm(image - value * q)
 
 
 def judged(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lt_lib._checks import check_finite
 from lt_lib.curvature.basis import Basis
-from lt_lib.curvature.operators import Operator
+from lt_lib.curvature.operators import Operator, norm
 from lt_lib.curvature.ritz import floor_of
 
 
@@ -49,7 +49,7 @@ class Krylov:
         """Set the first vector; None draws it."""
         if start is not None:
             start = start.to(device=self.operator.device, dtype=self.operator.dtype)
-            self._next = start / torch.linalg.vector_norm(start)
+            self._next = start / norm(start)
 
     def step(self) -> None:
         """Add the next vector to the basis, multiply it, and find the one after.
@@ -60,14 +60,14 @@ class Krylov:
         q = self.basis.append(self._next if self._next is not None else self._draw())
         w = self.operator.matvec(q)
         self.products += 1
-        length = float(torch.linalg.vector_norm(w))
+        length = norm(w)
         if not length < float("inf"):
             check_finite(w, f"product {self.products} of `operator`")
         self.scale = max(self.scale, length)
         w = w.clone() if w.data_ptr() == q.data_ptr() else w
         w, c = self._orthogonalise(w)
         self._extend(c)
-        beta = float(torch.linalg.vector_norm(w))
+        beta = norm(w)
         invariant = beta <= self.floor * self.scale or self.full
         if invariant:
             self.outside[-1] = beta
@@ -116,8 +116,8 @@ class Krylov:
         w = torch.randn(self.operator.size, generator=generator, dtype=torch.float64)
         w = w.to(device=self.operator.device, dtype=self.operator.dtype)
         for _ in range(2):  # the second time repairs what little of a nearly full space is left
-            w, _ = self._orthogonalise(w / torch.linalg.vector_norm(w))
-        return w / torch.linalg.vector_norm(w)
+            w, _ = self._orthogonalise(w / norm(w))
+        return w / norm(w)
 
     def _orthogonalise(self, w: Tensor) -> tuple[Tensor, Tensor]:
         first = self.basis.coefficients(w)

@@ -175,6 +175,11 @@ def deflate(operator: Operator, vectors: Tensor) -> DeflatedOperator:
     return DeflatedOperator(operator, basis)
 
 
+def norm(v: Tensor) -> float:
+    """Return the length of v, summed in float64: a float32 sum over 1e5 entries is only good to 3e-5."""
+    return float(torch.linalg.vector_norm(v, dtype=torch.float64))
+
+
 def check_dtype(dtype: torch.dtype, name: str) -> None:
     """Refuse other dtypes than float32 and float64.
 

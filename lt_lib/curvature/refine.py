@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lt_lib.curvature.eigenpairs import Eigenpairs, judged, rayleigh_quotient
-from lt_lib.curvature.operators import Operator
+from lt_lib.curvature.operators import Operator, norm
 
 ROUNDS = 4  # products a pair may take
 
@@ -40,4 +40,4 @@ def _orthogonal(w: Tensor, rows: Tensor, earlier: list[int]) -> Tensor:
     for _ in range(2):
         for i in earlier:
             w = w - torch.dot(rows[i], w) * rows[i]
-    return w / torch.linalg.vector_norm(w)
+    return w / norm(w)

@@ -143,6 +143,30 @@ def test_a_memory_cap_restarts_and_finds_the_same(dtype):
     assert bool(verify(operator, capped).converged.all())
 
 
+class Diagonal:
+    """Many entries, so that sums in float32 lose digits."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def __init__(self, entries: torch.Tensor) -> None:
+        self.entries, self.size = entries.float(), len(entries)
+
+    def matvec(self, v: torch.Tensor) -> torch.Tensor:
+        return self.entries * v
+
+
+def test_residuals_in_float32_are_true_in_many_dimensions():
+    entries = torch.cat([exactly(*np.geomspace(1500, 20, 9)), torch.linspace(-1, 8, 300_000).double()])
+    operator = Diagonal(entries)
+    pairs = lanczos(operator, 9)
+    assert_orthonormal(pairs)
+    exact = entries[:9].float().double()  # what the operator holds
+    torch.testing.assert_close(pairs.values, exact, rtol=1e-5, atol=0)
+    true = verify(operator, pairs).residuals
+    assert bool((true <= 1e-3).all())
+    assert bool((true <= pairs.residuals + 2e-5 * pairs.values[0] / pairs.values).all())
+
+
 def test_restarts_and_fresh_starts_together():
     operator = with_spectrum([5.0, 5.0, 5.0, 4.0, *np.linspace(-1, 1.5, 150)])
     pairs = lanczos(operator, 4, max_memory=14 * 154 * 8, multiplicities=True)
