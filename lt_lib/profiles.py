@@ -75,9 +75,25 @@ PAGES: dict[str, dict[str, Rule]] = {
         "map_seeds": Number(2, 1000),  # for knobs that are turned through several values
         "other_batch": Number(2, 1_000_000),  # a second batch size
     },
+    "08_hessian_spikes": {
+        "lengths": Numbers(1, 100_000),  # epochs of balanced trainings; long-tailed: those up to `epochs`
+        "images": Number(20, 1_000_000),  # training images behind each Hessian
+        "subsets": Numbers(20, 1_000_000),  # fewer, and how the spikes then turn away from those of all
+    },
     "07_combined": {
         "switch_share": Number(0, 0.99, whole=False),  # start of "+Loss" and of the schedule's second phase
         "stage_epochs": Number(1, 100_000),  # of the second stage of classifier re-training
+    },
+    "09_bulk_walk": {  # networks are those of 03_training_dynamics with cross-entropy
+        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, at most
+        "tol": Number(1e-4, 0.1, whole=False),  # relative residual of the eigenpairs
+        "walk_images": Number(2, 10_000_000),  # test images that walks are measured on, at most
+        "walk_hessian_images": Number(2, 10_000_000),  # of the walk that recomputes its spikes
+        "directions": Number(1, 10_000),  # a family
+        "draws": Number(2, 100_000),  # random directions a network whose overlap with the spikes is shown
+        "walk_length": Number(0, 1_000_000, whole=False),  # of a walk at equal step; the paper: 20 x 0.1
+        "walk_steps": Number(1, 10_000),  # that are logged
+        "loss_change": Number(0, 1_000, whole=False),  # nats, of a walk at equal loss
     },
 }
 
