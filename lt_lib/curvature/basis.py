@@ -6,7 +6,23 @@ import torch
 from torch import Tensor
 
 BLOCK_ROWS = 16
+SHORT = 2**10  # entries summed in float32
 CHUNK = 2**20  # columns converted or rotated at once: what a temporary may hold of each row
+
+
+def products(rows: Tensor, w: Tensor) -> Tensor:
+    """Return the inner products of rows (m, P) with w in float64: short sums in w's dtype, summed in float64.
+
+    One float32 sum over 1e5 entries is good to 1e-5 to 1e-4, and so would be the orthogonality of the basis.
+    """
+    if w.dtype == torch.float64:
+        return rows @ w
+    even = len(w) // SHORT * SHORT
+    total = (rows[:, even:] @ w[even:]).double()
+    if even:
+        short = rows[:, :even].unflatten(1, (-1, SHORT)).transpose(0, 1)  # (P / SHORT, m, SHORT)
+        total += torch.bmm(short, w[:even].view(-1, SHORT, 1)).double().sum(0).squeeze(1)
+    return total
 
 
 class Basis:
@@ -46,12 +62,10 @@ class Basis:
         found = []
         for block in self._filled():
             if block.dtype == w.dtype:
-                found.append((block @ w).double())
+                found.append(products(block, w))
             else:
-                total = torch.zeros(len(block), dtype=torch.float64, device=self.device)
-                for columns in self._columns():
-                    total += (block[:, columns].to(w.dtype) @ w[columns]).double()
-                found.append(total)
+                parts = [products(block[:, c].to(w.dtype), w[c]) for c in self._columns()]
+                found.append(torch.stack(parts).sum(0))
         return torch.cat(found).cpu() if found else torch.zeros(0, dtype=torch.float64)
 
     def subtract(self, w: Tensor, c: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ def exactly(*values: float) -> torch.Tensor:
 
 
 def assert_orthonormal(pairs: Eigenpairs) -> None:
-    gram = (pairs.vectors @ pairs.vectors.T).double()
-    torch.testing.assert_close(gram, torch.eye(len(gram), dtype=torch.float64), rtol=0, atol=5e-6)
+    gram = pairs.vectors.double() @ pairs.vectors.double().T
+    torch.testing.assert_close(gram, torch.eye(len(gram), dtype=torch.float64), rtol=0, atol=2e-6)
 
 
 @DOUBLE_AND_SINGLE
@@ -164,7 +164,7 @@ def test_residuals_in_float32_are_true_in_many_dimensions():
     torch.testing.assert_close(pairs.values, exact, rtol=1e-5, atol=0)
     true = verify(operator, pairs).residuals
     assert bool((true <= 1e-3).all())
-    assert bool((true <= pairs.residuals + 2e-5 * pairs.values[0] / pairs.values).all())
+    assert bool((true <= pairs.residuals + 1e-6 * pairs.values[0] / pairs.values).all())
 
 
 def test_restarts_and_fresh_starts_together():
