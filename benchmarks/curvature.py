@@ -1,6 +1,9 @@
 """Top eigenpairs of a network's Hessian against two public libraries: products, time with set-up, residuals.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.curvature [--net resnet18] [--images 256] [--pairs 9]
+    OMP_NUM_THREADS=1 python -m benchmarks.curvature [--net resnet18] [--images 256] [--pairs 9] [--products]
+
+`--products` measures what the table of methods (`lt_lib.curvature.rules`) stands on instead: the set-up and
+one product of each method, in gradients of the plain model on the same batch.
 
 Each solver runs in a process of its own on the same network (eval mode), batch and dtype, one thread. Time is
 CPU time from the model to the pairs, set-up included, in seconds and in gradients of the plain model on the
@@ -141,7 +144,7 @@ def gradient_time(net: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run one solver in this process."""
-    net, x, y = network("resnet20" if options.net == "resnet20" else "resnet18", 0)
+    net, x, y = network(options.net, 0)
     net.load_state_dict(torch.load(options.weights))
     x, y = x[: options.images], y[: options.images]
     warnings.simplefilter("ignore")
@@ -212,17 +215,44 @@ def report(rows: list[tuple[str, dict[str, Any]]]) -> None:
         print(f"time against the fastest that passes: {best / mine['gradients']:.2f} times faster")
 
 
+def product_costs(options: argparse.Namespace) -> None:
+    """Print set-up and product of each method, the least of three products."""
+    net, x, y = network(options.net, 0)
+    x, y = x[: options.images], y[: options.images]
+    print(f"{options.net}, {options.images} images: set-up and one product, in gradients")
+    for method in ("retained", "recompute", "forward_over_reverse", "linearize"):
+        HessianOperator(net, x[:2], y[:2], method=method).matvec(
+            torch.ones(sum(map(Tensor.numel, net.parameters())))
+        )
+        begin = time.process_time()
+        operator = HessianOperator(net, x, y, method=method)
+        setup, v, times = time.process_time() - begin, torch.ones(operator.size), []
+        gradients = []
+        for _ in range(3):  # interleaved, as the machine's speed drifts
+            begin = time.process_time()
+            operator.matvec(v)
+            times.append(time.process_time() - begin)
+            begin = time.process_time()
+            torch.autograd.grad(cross_entropy(net(x), y), list(net.parameters()))
+            gradients.append(time.process_time() - begin)
+        print(f"{method:22}{setup / min(gradients):8.2f}{min(times) / min(gradients):8.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--net", choices=("resnet20", "resnet18"), default="resnet20")
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--products", action="store_true", help="compare product methods instead")
     parser.add_argument("--steps", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--solver", choices=SOLVERS, help=argparse.SUPPRESS)
     parser.add_argument("--weights", default="build/benchmark_curvature.pt", help="where the network is kept")
     options = parser.parse_args()
     if options.solver:
         print(json.dumps(measure(options)))
+        return
+    if options.products:
+        product_costs(options)
         return
     net, _, _ = network(options.net, 3)
     torch.save(net.state_dict(), options.weights)
