@@ -15,8 +15,8 @@ class Rule(NamedTuple):
     reason: str
 
 
-# `python -m benchmarks.curvature --products --images 64` on one busy AVX2 core (ResNet-20), in gradients of the
-# plain model: set-up and one product. retained 1.7, 1.6; recompute 0, 2.9; forward_over_reverse 0, 3.8;
+# `python -m benchmarks.curvature --products --images 64` on one busy AVX2 core (ResNet-20), in gradients of
+# the plain model: set-up and one product. retained 1.7, 1.6; recompute 0, 2.9; forward_over_reverse 0, 3.8;
 # linearize 32, 1.8. No other device has been measured, so no row prefers `compiled`.
 RULES = (
     Rule("cpu", True, "retained", True, "least work a product, one gradient to set up"),
