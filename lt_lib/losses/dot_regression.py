@@ -29,9 +29,9 @@ class DotRegressionLoss(ClassLoss):
 
     The published code takes the length of h as a constant (`detach`, its reading here by default; on the unit
     sphere it makes no difference), normalises features by a BatchNorm and to the unit sphere before the head
-    (``head="etf", unit=True`` here has the sphere without the BatchNorm), and adds mixup in its
-    configurations. It divides by the length of h alone also under "batch", as here. The head must be of
-    ``head="etf"``: a trained head can shrink or turn at will.
+    (``head="etf", unit=True, batch_norm=True`` here), and adds mixup in its configurations. It divides by
+    the length of h alone also under "batch", as here. The head must be of ``head="etf"``: a trained head can
+    shrink or turn at will.
     """
 
     recipe = "features"

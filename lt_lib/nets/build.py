@@ -13,7 +13,8 @@ from lt_lib.nets.resnet import _blocks, _check_sizes, resnet
 
 ARCHS = ("cifar", *LARGE_ARCHS)
 _SIZES = ("depth", "width")
-_OPTIONS = ("bias", "scale", "unit", "head_seed")
+_FLAGS = ("bias", "unit", "batch_norm")
+_OPTIONS = (*_FLAGS, "scale", "head_seed")
 _DEPTH, _WIDTH = 8, 8
 
 
@@ -36,6 +37,7 @@ class NetConfig:
     scale: float | None = None  # cosine and etf only
     head_seed: int | None = None  # of the head's weights or frame; None: drawn after the network's seed
     unit: bool | None = None  # etf only: features to the unit sphere first
+    batch_norm: bool | None = None  # etf only: features through a BatchNorm, before that
     arch: str = "cifar"  # cifar, or torchvision's resnet50 and resnext50 (32x4d), 2048 features
     stem: str | None = None  # not cifar: imagenet (for 224 pixels) or small (for 32); None: imagenet
     extras: str | None = (
@@ -79,14 +81,14 @@ class NetConfig:
         check_choice(self.stem, STEMS, "stem")
 
     def _check_options(self) -> None:
-        for name in ("bias", "unit"):
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool | None):
                 raise ValueError(f"`{name}` must be true or false; found {getattr(self, name)!r}.")
         if not isinstance(self.scale, int | float | None) or isinstance(self.scale, bool):
             raise ValueError(f"`scale` must be a number; found {self.scale!r}. Pass for example 30.")
         if not isinstance(self.head_seed, int | None) or isinstance(self.head_seed, bool):
             raise ValueError(f"`head_seed` must be a whole number; found {self.head_seed!r}.")
-        for name in ("bias", "scale", "unit"):
+        for name in (*_FLAGS, "scale"):
             if getattr(self, name) is not None and name not in HEAD_OPTIONS[self.head]:
                 raise ValueError(
                     f"`{name}` does not apply to the head `{self.head}`, which takes "

@@ -1,7 +1,7 @@
 """Classifier heads: linear, cosine, and a simplex ETF that is never trained.
 
 Each head is linear in `inputs(h)`: its logits are `inputs(h) @ weight_matrix().T + bias_vector()`. Collapse
-metrics of a head take `inputs(h)` as features (for a linear head, and an ETF head without `unit`, h itself).
+metrics of a head take `inputs(h)` as features (for a linear head, and an ETF head without options, h itself).
 """
 
 import math
@@ -13,7 +13,7 @@ from torch.nn.functional import linear, normalize
 from lt_lib.collapse.etf import generator_of, simplex_etf
 
 HEAD_NAMES = ("linear", "cosine", "etf")
-HEAD_OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale", "unit")}
+HEAD_OPTIONS = {"linear": ("bias",), "cosine": ("scale",), "etf": ("scale", "unit", "batch_norm")}
 
 
 class LinearHead(nn.Module):
@@ -91,8 +91,9 @@ class ETFHead(nn.Module):
 
     E is not a parameter but a buffer: a checkpoint carries it, and a device move takes it along. With `unit`
     the features go to the unit sphere first, so that logits are cosines times `scale`: the setting of the
-    dot-regression loss. The code released with that paper also has a BatchNorm before the sphere, in which
-    features lose their common mean; this head has none.
+    dot-regression loss. With `batch_norm` a BatchNorm (scale and shift are trained) comes before that, as in
+    the code released with that paper: features behind a ReLU are not negative, so without it they cannot
+    reach a centred frame.
 
     Args:
         dim: d, at least C - 1.
@@ -100,6 +101,7 @@ class ETFHead(nn.Module):
         scale: length of the rows, omega of Theorem T4.
         seed: of the frame's rotation, drawn from a generator of its own.
         unit: whether features are divided by their length (a zero feature stays 0).
+        batch_norm: whether they go through a BatchNorm first.
 
     Raises:
         ValueError: dim < C - 1, where no simplex ETF exists (the NC2 floor is named); scale not positive.
@@ -114,9 +116,11 @@ class ETFHead(nn.Module):
         scale: float = 1.0,
         seed: int | torch.Generator = 0,
         unit: bool = False,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.unit = unit
+        self.bn = nn.BatchNorm1d(dim) if batch_norm else None
         frame = _positive(scale) * simplex_etf(classes, dim, seed)
         self.register_buffer("weight", frame.to(torch.get_default_dtype()))
 
@@ -125,7 +129,8 @@ class ETFHead(nn.Module):
         return linear(self.inputs(features), self.weight)
 
     def inputs(self, features: Tensor) -> Tensor:
-        """Return the vectors (B, d) that `weight_matrix` acts on: the features, with `unit` on the sphere."""
+        """Return the vectors (B, d) that `weight_matrix` acts on; in train mode `batch_norm` sees a batch."""
+        features = features if self.bn is None else self.bn(features)
         return normalize(features) if self.unit else features
 
     def weight_matrix(self) -> Tensor:

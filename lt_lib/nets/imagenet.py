@@ -73,7 +73,7 @@ def torchvision_resnet(
         stem: "imagenet" or "small", see `TorchvisionResNet`.
         head: name of the head; it sees 2048 features.
         seed: of all weights.
-        head_options: `bias` (linear), `scale` (cosine, etf), `unit` (etf), `head_seed` (of the head alone).
+        head_options: `bias` (linear), `scale` (cosine, etf), `unit` and `batch_norm` (etf), `head_seed`.
 
     Raises:
         ValueError: an unknown architecture, stem or head, an option that the head does not have, or an ETF

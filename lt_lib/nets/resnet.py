@@ -84,7 +84,7 @@ def resnet(
         channels: of the images.
         head: name of the head.
         seed: of all weights.
-        head_options: `bias` (linear), `scale` (cosine, etf), `unit` (etf), `head_seed` (of the head alone).
+        head_options: `bias` (linear), `scale` (cosine, etf), `unit` and `batch_norm` (etf), `head_seed`.
 
     Raises:
         ValueError: an impossible depth or width, an unknown head, an option that the head does not have, or

@@ -103,7 +103,7 @@ def _linear_form(head: Any) -> tuple[Tensor, Tensor]:
 def _looks_at_direction(head: Any, weight: Tensor) -> bool:
     probe = torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)[None]
     with torch.no_grad():
-        seen = head.inputs(probe)
+        seen = copy.deepcopy(head).eval().inputs(probe)  # a BatchNorm would take the probe for a batch
     if torch.equal(seen, probe):
         return False
     if torch.allclose(seen, normalize(probe)):

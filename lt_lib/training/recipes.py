@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from lt_lib._checks import check_choice
 from lt_lib.training.augment import MIRRORLESS
@@ -84,9 +85,13 @@ class FeatureRecipe(Recipe):
         """Return the loss of the logits, labels and features of the first view; see `Recipe.objective`."""
         network: Any = model
         features, size = network.features(joined(batch.views)), len(batch.labels)
-        logits = network.head(features)[:size]
-        inputs = getattr(network.head, "inputs", lambda vectors: vectors)
-        return apply_loss(loss, logits, batch.labels, inputs(features[:size]).float())
+        if hasattr(network.head, "inputs"):
+            # once: a BatchNorm in the head counts every call
+            inputs = network.head.inputs(features)
+            logits = linear(inputs, network.head.weight_matrix(), network.head.bias_vector())
+        else:
+            inputs, logits = features, network.head(features)
+        return apply_loss(loss, logits[:size], batch.labels, inputs[:size].float())
 
 
 def further_view(config: TrainConfig) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lt_lib.collapse import class_losses, loss_imbalance, neural_collapse
 from lt_lib.metrics import per_class_accuracy
 from lt_lib.training.config import check_number
-from lt_lib.training.evaluate import Predictions, evaluate
+from lt_lib.training.evaluate import Predictions, evaluate, evaluation
 from lt_lib.training.loop import Trainer
 from lt_lib.training.pixels import Images
 
@@ -39,7 +39,11 @@ def classifier_of(model: nn.Module) -> tuple[Tensor | None, Tensor | None]:
 def _head_inputs(model: nn.Module, features: Tensor) -> Tensor:
     """Return what the head's weight acts on: for a cosine head the features on the unit sphere."""
     head: Any = model.head
-    inputs: Tensor = head.inputs(features) if hasattr(head, "inputs") else features
+    if not hasattr(head, "inputs"):
+        return features
+    weight = head.weight_matrix()
+    with evaluation(head):  # the head may hold a BatchNorm
+        inputs: Tensor = head.inputs(features.to(weight)).to(features)
     return inputs
 
 

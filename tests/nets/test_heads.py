@@ -12,10 +12,12 @@ Head = LinearHead | CosineHead | ETFHead
 
 def heads() -> list[Head]:
     plain = [LinearHead(12, 7), LinearHead(12, 7, bias=False), CosineHead(12, 7), ETFHead(12, 7, scale=2.5)]
-    return [*plain, ETFHead(12, 7, scale=2.5, unit=True)]
+    return [*plain, ETFHead(12, 7, scale=2.5, unit=True), ETFHead(12, 7, unit=True, batch_norm=True)]
 
 
-@pytest.mark.parametrize("head", heads(), ids=["linear", "no bias", "cosine", "etf", "unit etf"])
+@pytest.mark.parametrize(
+    "head", heads(), ids=["linear", "no bias", "cosine", "etf", "unit etf", "normed"]
+)
 def test_logits_are_linear_in_the_inputs(head: Head) -> None:
     h = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     logits = head.inputs(h) @ head.weight_matrix().T
@@ -89,3 +91,12 @@ def test_bad_input_is_one_sentence() -> None:
         ETFHead(64, 100)
     with pytest.raises(ValueError, match="`scale` must be positive and finite; found 0"):
         CosineHead(3, 2, scale=0)
+
+
+def test_batch_norm_lets_features_that_are_not_negative_reach_the_frame() -> None:
+    head = ETFHead(12, 7, unit=True, batch_norm=True)
+    h = torch.rand(50, 12, generator=torch.Generator().manual_seed(0))
+    standard = (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt()
+    expected = standard / standard.norm(dim=1, keepdim=True) @ head.weight.T
+    torch.testing.assert_close(head(h), expected)
+    assert [name for name, _ in head.named_parameters()] == ["bn.weight", "bn.bias"]

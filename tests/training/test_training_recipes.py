@@ -6,6 +6,7 @@ from small_training import NORMALISE, Images, small_net, some_images
 from torch import nn
 
 from lt_lib.losses import make_loss
+from lt_lib.nets import build_net
 from lt_lib.training import Recipe, TrainConfig, Trainer, register, train
 from lt_lib.training.recipes import RECIPES, Batch
 from lt_lib.training.sampling import draw_places
@@ -230,3 +231,16 @@ def test_further_views_of_digits_are_not_mirrored():
     run = trainer(Named("plain"), TrainConfig(augment="shift", views="three", batch=33, device="cpu"))
     (batch,) = run.batches(0)
     assert [view.shape for view in batch.views] == [(33, 1, 6, 6)] * 3
+
+
+def test_features_recipe_lets_a_head_with_batch_norm_see_each_batch_once() -> None:
+    net = build_net({"depth": 8, "width": 4, "head": "etf", "unit": True, "batch_norm": True}, 4, 1, seed=0)
+    images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    batch = Batch((images,), torch.tensor([0, 1, 2, 3, 0, 1]))
+    loss = make_loss("dr", [4, 3, 2, 1])
+    value = RECIPES["features"].objective(net, loss, batch, torch.Generator())
+    assert int(net.head.bn.num_batches_tracked) == 1
+    twin = build_net({"depth": 8, "width": 4, "head": "etf", "unit": True, "batch_norm": True}, 4, 1, seed=0)
+    inputs = twin.head.inputs(twin.features(images))
+    own = (inputs * twin.head.weight[batch.labels]).sum(1)
+    torch.testing.assert_close(value, ((own - inputs.norm(dim=1)) ** 2 / (2 * inputs.norm(dim=1))).mean())
