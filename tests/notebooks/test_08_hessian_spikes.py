@@ -27,8 +27,8 @@ def test_every_eigenpair_used_is_certified(numbers: Any) -> None:
     assert numbers["residual"] <= 0.01
 
 
-def test_no_gap_after_one_less_than_the_classes_stands_out_in_most_networks(numbers: Any) -> None:
-    assert numbers["c1"] <= numbers["none"]
+def test_the_largest_gap_is_mostly_elsewhere_than_after_one_less_than_the_classes(numbers: Any) -> None:
+    assert numbers["c1"] < numbers["measured"] / 2
 
 
 def test_ten_steps_lose_the_last_pair_but_not_the_first(numbers: Any) -> None:
@@ -43,5 +43,5 @@ def test_spikes_are_vector_scaling_more_than_random_directions_and_later_vectors
 
 
 def test_fewer_images_turn_the_spikes_further(numbers: Any) -> None:
-    angles = [numbers["angles"][key] for key in sorted(numbers["angles"], key=int)]
+    angles = [numbers["mean_angles"][key] for key in sorted(numbers["mean_angles"], key=int)]
     assert angles == sorted(angles, reverse=True)
