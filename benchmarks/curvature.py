@@ -1,4 +1,4 @@
-"""Top eigenpairs of a network's Hessian against two public libraries: products, time with set-up, residuals.
+"""Eigenpairs largest in magnitude against two public libraries: products, time with set-up, residuals.
 
     OMP_NUM_THREADS=1 python -m benchmarks.curvature [--net resnet18] [--images 256] [--pairs 9] [--products]
 
@@ -76,7 +76,7 @@ def network(name: str, epochs: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def ours(net: nn.Module, x: Tensor, y: Tensor, k: int, steps: int) -> Pairs:
-    pairs = lanczos(HessianOperator(net, x, y), k, TOL)
+    pairs = lanczos(HessianOperator(net, x, y), k, TOL, which="LM")
     return pairs.values, pairs.vectors, pairs.matvecs
 
 
@@ -186,7 +186,11 @@ def run(options: argparse.Namespace, solver: str, steps: int = 0) -> dict[str, A
     if done.returncode:
         print(f"{solver}: {done.stderr.strip().splitlines()[-1]}")
         return None
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(
+        f"  {solver} {steps or ''}: {found['gradients']:.0f} gradients, {found['residual']:.1e}", flush=True
+    )
+    return found
 
 
 def fewest(options: argparse.Namespace) -> tuple[int, dict[str, Any]] | None:
