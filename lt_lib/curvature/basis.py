@@ -13,16 +13,21 @@ CHUNK = 2**20  # columns converted or rotated at once: what a temporary may hold
 def products(rows: Tensor, w: Tensor) -> Tensor:
     """Return the inner products of rows (m, P) with w in float64: short sums in w's dtype, summed in float64.
 
+    They lie on w's device, on the CPU if it has no float64 (MPS).
     One float32 sum over 1e5 entries is good to 1e-5 to 1e-4, and so would be the orthogonality of the basis.
     """
     if w.dtype == torch.float64:
         return rows @ w
     even = len(w) // SHORT * SHORT
-    total = (rows[:, even:] @ w[even:]).double()
+    total = _double(rows[:, even:] @ w[even:])
     if even:
         short = rows[:, :even].unflatten(1, (-1, SHORT)).transpose(0, 1)  # (P / SHORT, m, SHORT)
-        total += torch.bmm(short, w[:even].view(-1, SHORT, 1)).double().sum(0).squeeze(1)
+        total += _double(torch.bmm(short, w[:even].view(-1, SHORT, 1))).sum(0).squeeze(1)
     return total
+
+
+def _double(t: Tensor) -> Tensor:
+    return (t.cpu() if t.device.type == "mps" else t).double()
 
 
 class Basis:

@@ -3,7 +3,7 @@
 Each probe is a random unit vector v (uniform on the sphere). m Lanczos steps from v give m nodes and weights
 with `sum_j w_j node_j^k = v^T A^k v` exactly for k <= 2m - 1 (Golub and Meurant 2010, chapter 6; Ubaru, Chen
 and Saad 2017), and `E v^T f(A) v = tr f(A) / P`. Basis vectors are re-orthogonalised twice at each step, so
-no node is a ghost copy.
+no node is a ghost copy; inner products and lengths are summed in float64 (`lt_lib.curvature.basis`).
 """
 
 import math
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from lt_lib.collapse.etf import generator_of
+from lt_lib.curvature.basis import products
 from lt_lib.curvature.eigenpairs import Eigenpairs
-from lt_lib.curvature.operators import Operator
+from lt_lib.curvature.operators import Operator, norm
 
 _LOG_WIDTH, _LINEAR_WIDTH = 0.1, 0.01  # decades; share of the range of the nodes
 
@@ -166,11 +167,11 @@ def spectral_density(
     if not fewest <= steps <= free:
         raise ValueError(f"`steps` must be {fewest}..{free}, the dimensions that are free; found {steps}.")
     generator = generator_of(seed)
-    rules, products = [], 0
+    rules, spent = [], 0
     for _ in range(probes):
         start = torch.randn(operator.size, generator=generator, dtype=torch.float64)
         nodes, weights = _quadrature(operator, start, steps, locked)
-        products += len(nodes)
+        spent += len(nodes)
         missing = steps - len(nodes)
         nodes = torch.cat([nodes, nodes[-1:].expand(missing), values])
         weights = (
@@ -179,7 +180,7 @@ def spectral_density(
         order = nodes.argsort(stable=True)
         rules.append((nodes[order], weights[order]))
     return SpectralDensity(
-        torch.stack([n for n, _ in rules]), torch.stack([w for _, w in rules]), operator.size, products
+        torch.stack([n for n, _ in rules]), torch.stack([w for _, w in rules]), operator.size, spent
     )
 
 
@@ -197,7 +198,7 @@ def _quadrature(operator: Operator, start: Tensor, steps: int, locked: Tensor) -
     """Nodes and weights of one probe: eigenvalues of the tridiagonal matrix, first entries squared."""
     basis = torch.empty(steps, operator.size, dtype=operator.dtype, device=operator.device)
     start = _orthogonal(start.to(basis), locked)
-    basis[0] = start / start.norm()
+    basis[0] = start / norm(start)
     diagonal, off = [], []
     resolution = operator.size**0.5 * torch.finfo(operator.dtype).eps
     for step in range(steps):
@@ -207,10 +208,10 @@ def _quadrature(operator: Operator, start: Tensor, steps: int, locked: Tensor) -
                 f"`operator` gave NaN or infinite entries in product {step + 1}. "
                 "Check the loss at these weights."
             )
-        diagonal.append(float(_dot(basis[step], image)))
-        scale = float(image.norm())
+        diagonal.append(float(products(basis[step : step + 1], image)))
+        scale = norm(image)
         image = _orthogonal(image, locked, basis[: step + 1])
-        beta = float(_dot(image, image)) ** 0.5
+        beta = norm(image)
         if step + 1 == steps or beta <= 10 * resolution * max(scale, max(map(abs, diagonal))):
             break
         off.append(beta)
@@ -225,15 +226,8 @@ def _quadrature(operator: Operator, start: Tensor, steps: int, locked: Tensor) -
 def _orthogonal(vector: Tensor, *bases: Tensor) -> Tensor:
     for _ in range(2):  # classical Gram-Schmidt is as good as exact when done twice
         for rows in bases:
-            vector = vector - rows.T @ (rows @ vector)
+            vector = vector - rows.T @ products(rows, vector).to(vector)
     return vector
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product summed in float64 where the device has it."""
-    if a.device.type == "mps":
-        return (a * b).sum()
-    return torch.sum(a * b, dtype=torch.float64)
 
 
 def _estimate(per_probe: Tensor) -> Estimate:

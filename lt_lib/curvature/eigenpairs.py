@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lt_lib.curvature.operators import Operator, norm
+from lt_lib.curvature.operators import Operator, norm, norms
 from lt_lib.curvature.ritz import Ritz, angle_bounds, floor_of
 
 
@@ -121,7 +121,7 @@ def as_start(start: Any, size: int) -> Tensor:
             f"`start` must be a vector ({size},), rows (j, {size}) or earlier Eigenpairs; found {found}."
         )
     rows = rows.detach().reshape(-1, size)
-    lengths = torch.linalg.vector_norm(rows, dim=1)
+    lengths = norms(rows)
     if not bool(torch.isfinite(lengths).all()) or bool((lengths == 0).any()):
         raise ValueError("`start` must be finite and not zero. None starts from a random vector.")
-    return (1 / lengths) @ rows
+    return (1 / lengths).to(rows) @ rows

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lt_lib._checks import check_finite
+from lt_lib.curvature.basis import products
 
 
 class Operator(Protocol):
@@ -146,7 +147,7 @@ class DeflatedOperator(LinearOperator):
     def project(self, v: Tensor) -> Tensor:
         """Return v without its part in the span of Q, projected twice against rounding."""
         for _ in range(2):
-            v = v - (self.basis @ v) @ self.basis
+            v = v - products(self.basis, v).to(v) @ self.basis
         return v
 
 
@@ -163,7 +164,7 @@ def deflate(operator: Operator, vectors: Tensor) -> DeflatedOperator:
         raise ValueError(f"`vectors` must be rows (k, {operator.size}); found {tuple(vectors.shape)}.")
     check_finite(vectors, "vectors")
     basis = vectors.detach().to(device=operator.device, dtype=operator.dtype)
-    gram = (basis @ basis.T).double().cpu()
+    gram = torch.stack([products(basis, row).cpu() for row in basis])
     length = gram.diagonal().sqrt()
     if not torch.allclose(gram, torch.eye(len(gram), dtype=torch.float64), atol=1e-6):
         if (
@@ -177,7 +178,13 @@ def deflate(operator: Operator, vectors: Tensor) -> DeflatedOperator:
 
 def norm(v: Tensor) -> float:
     """Return the length of v, summed in float64: a float32 sum over 1e5 entries is only good to 3e-5."""
-    return float(torch.linalg.vector_norm(v, dtype=torch.float64))
+    return float(norms(v))
+
+
+def norms(rows: Tensor) -> Tensor:
+    """Return the lengths of rows (..., P), (...) float64 on the CPU, summed in float64."""
+    rows = rows.cpu() if rows.device.type == "mps" else rows
+    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).cpu()
 
 
 def check_dtype(dtype: torch.dtype, name: str) -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from lt_lib.curvature.basis import products
 from lt_lib.curvature.eigenpairs import Eigenpairs, judged, rayleigh_quotient
 from lt_lib.curvature.operators import Operator, norm
 
@@ -20,24 +21,24 @@ def refine(operator: Operator, pairs: Eigenpairs) -> Eigenpairs:
     vectors = pairs.vectors
     values, errors = torch.zeros_like(pairs.values), torch.zeros_like(pairs.residuals)
     order = torch.argsort(pairs.values.abs(), descending=True).tolist()
-    products = 0
+    spent = 0
     for done, i in enumerate(order):
         for _ in range(ROUNDS):
             q = _orthogonal(vectors[i], vectors, order[:done])
             vectors[i] = q
             image = operator.matvec(q)
-            products += 1
+            spent += 1
             values[i], errors[i] = rayleigh_quotient(q, image)
             if errors[i] <= pairs.tol * abs(float(values[i])):
                 break
             vectors[i] = image
         else:
             vectors[i] = q  # what was judged last
-    return judged(operator, pairs, values, errors, products)
+    return judged(operator, pairs, values, errors, spent)
 
 
 def _orthogonal(w: Tensor, rows: Tensor, earlier: list[int]) -> Tensor:
     for _ in range(2):
         for i in earlier:
-            w = w - torch.dot(rows[i], w) * rows[i]
+            w = w - float(products(rows[i : i + 1], w)) * rows[i]
     return w / norm(w)

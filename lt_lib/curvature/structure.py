@@ -10,6 +10,7 @@ from torch import Tensor
 from lt_lib._checks import as_vector, check_finite
 from lt_lib.collapse.metrics import as_double
 from lt_lib.curvature.class_gradients import ClassGradients
+from lt_lib.curvature.operators import norms
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def predicted_outliers(gradients: ClassGradients) -> PredictedOutliers:
     kept = values > 1e-12 * values.max()
     vectors = mixing.T.to(scaled) @ scaled
     vectors = torch.where(kept[:, None].to(vectors.device), vectors, 0.0)
-    lengths = vectors.norm(dim=1, keepdim=True).clamp_min(torch.finfo(vectors.dtype).tiny)
+    lengths = norms(vectors)[:, None].to(vectors).clamp_min(torch.finfo(vectors.dtype).tiny)
     pair_values, cross, own = None, None, None
     if gradients.pair_vectors is not None and gradients.pair_weights is not None:
         flat = _scaled(gradients.pair_vectors.flatten(0, 1), gradients.pair_weights.flatten())

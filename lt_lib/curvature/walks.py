@@ -12,8 +12,10 @@ from torch.nn.functional import cross_entropy
 from lt_lib._checks import as_vector, check_finite, check_labels
 from lt_lib.collapse.losses import class_losses
 from lt_lib.collapse.metrics import as_double
+from lt_lib.curvature.basis import products
 from lt_lib.curvature.class_gradients import Params
 from lt_lib.curvature.guard import check_batch_norm, exact, unwrapped
+from lt_lib.curvature.operators import norms
 from lt_lib.curvature.problem import select
 from lt_lib.curvature.structure import orthonormal_rows
 from lt_lib.metrics import per_class_accuracy
@@ -182,22 +184,22 @@ def project_out(directions: Tensor, spikes: Tensor | None) -> tuple[Tensor, Tens
     if directions.ndim != 2:
         raise ValueError(f"`directions` must be rows (K, P); found shape {tuple(directions.shape)}.")
     check_finite(directions, "directions")
-    lengths = directions.norm(dim=1)
+    lengths = norms(directions)
     if bool((lengths == 0).any()):
         raise ValueError("`directions` must not be zero: a zero vector has no direction.")
-    units = directions / lengths[:, None]
+    units = directions / lengths.to(directions)[:, None]
     if spikes is None:
         return units, torch.ones(len(units), dtype=torch.float64)
     basis = orthonormal_rows(spikes).to(units)
     for _ in range(2):  # the second pass takes out what rounding left
-        units = units - (units @ basis.T) @ basis
-    share = units.norm(dim=1)
+        units = units - torch.stack([products(basis, unit).to(unit) for unit in units]) @ basis
+    share = norms(units)
     if bool((share < 1e-6).any()):
         raise ValueError(
             f"Direction {int(share.argmin())} lies in the span of the spikes: nothing is left of it. "
             "Leave it out."
         )
-    return units / share[:, None], share.to("cpu", torch.float64)
+    return units / share.to(units)[:, None], share
 
 
 class _Mover:

@@ -71,6 +71,16 @@ def test_fixed_spikes_are_projected_out_once() -> None:
     torch.testing.assert_close(found.kept, share.expand(1, 2))
 
 
+def test_float32_rows_are_of_unit_length_to_rounding_in_many_dimensions() -> None:
+    g = torch.Generator().manual_seed(0)
+    directions, spikes = (torch.rand(n, 300_000, generator=g) + 0.5 for n in (2, 3))
+    for given in (None, spikes):
+        units = project_out(directions, given)[0].double()
+        lengths = torch.linalg.vector_norm(units, dim=1)
+        torch.testing.assert_close(lengths, torch.ones(2).double(), rtol=0, atol=2e-7)
+    assert float((units @ spikes.double().T).abs().max()) < 1e-7 * float(spikes[0].double().norm())
+
+
 def test_a_walk_in_some_parameters_is_one_in_all_along_padded_directions() -> None:
     model, (x, y) = net(), data()
     padded = torch.cat([torch.zeros(1, SIZE - 21).double(), rows(1)[:, -21:]], 1)
