@@ -112,11 +112,10 @@ class Basis:
         self.rows = 0
         return out
 
-    def copy(self) -> Tensor:
-        """Return all rows (m, P) as they are stored, copied."""
-        return (
-            torch.cat([block.clone() for block in self._filled()]) if self.rows else torch.empty(0, self.size)
-        )
+    def blocks(self, copy: bool) -> dict[str, Tensor]:
+        """Return the rows as they are stored, in blocks (<= 16, P): copies, or views of what will change."""
+        blocks = (block.clone() if copy else block for block in self._filled())
+        return {f"basis.{i}": block for i, block in enumerate(blocks)}
 
     def _filled(self) -> Iterator[Tensor]:
         for first, block in zip(range(0, self.rows, BLOCK_ROWS), self._blocks, strict=False):

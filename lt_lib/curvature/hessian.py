@@ -42,6 +42,8 @@ class _ModelOperator(LinearOperator):
         problem = Problem(model, images, labels, loss, params, normaliser, layout)
         if method is None:
             method, micro_batch = _by_rule(problem, micro_batch, memory_limit)
+        if micro_batch is not None and micro_batch < len(problem.images):
+            problem.check_split(micro_batch)
         self.size, self.dtype, self.device = problem.size, problem.dtype, problem.device
         self.names, self.shapes, self.normaliser = problem.names, problem.shapes, problem.normaliser
         self.method, self.micro_batch = method, micro_batch
@@ -63,7 +65,14 @@ class HessianOperator(_ModelOperator):
 
     One normaliser Z divides one sum over all images, so micro-batches, uneven ones too, add up to the same
     operator, weighted loss or not. (A mean of batch means does not: hessian-eigenthings 1.0.0a5 weights
-    batches equally, and there as in curvlinops 3.0.1 a class-weighted loss depends on the split.)
+    batches equally, and there as in curvlinops 3.0.1 a class-weighted loss depends on the split.) A loss that
+    mixes the samples of a batch (batch class means, inverse reweighting) has no such sum: it is measured on
+    all images at once, and refused with smaller micro-batches.
+
+    The Hessian is that of the smooth piece on which the weights lie. Where many ReLU inputs are zero up to
+    rounding, as on constant backgrounds (equal pixels give one value to thousands of positions), the order of
+    a sum decides which piece that is: methods, devices and batch sizes then differ by far more than rounding.
+    Small noise on the images removes such ties.
 
     The model is in eval mode while it is called: BatchNorm uses its running statistics, Dropout is off.
     Parameters, buffers, modes, `requires_grad`, `.grad` and random state stay as they were. The operator
@@ -90,7 +99,8 @@ class HessianOperator(_ModelOperator):
 
     Raises:
         ValueError: half precision, pixels in uint8, no parameters, a pattern without a match, BatchNorm
-            without running statistics, a loss without one term a sample, an unknown method.
+            without running statistics, a loss without one term a sample, an unknown method, micro-batches
+            of a loss that mixes samples.
     """
 
     _products = PRODUCTS

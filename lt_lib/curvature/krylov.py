@@ -88,12 +88,11 @@ class Krylov:
         if errors is not None:
             self.beta, self._next = 0.0, None
 
-    def state(self) -> dict[str, Tensor]:
-        """Return everything needed to go on, as tensors."""
+    def state(self, copy: bool = True) -> dict[str, Tensor]:
+        """Return everything needed to go on, as tensors; without `copy` the basis is views."""
         pending = self._next if self._next is not None else torch.empty(0, dtype=self.operator.dtype)
         numbers = torch.tensor([self.beta, self.scale, self.draws, self.products], dtype=torch.float64)
-        return {
-            "basis": self.basis.copy(),
+        return self.basis.blocks(copy) | {
             "next": pending.clone(),
             "t": self.t.clone(),
             "outside": self.outside.clone(),
@@ -102,8 +101,9 @@ class Krylov:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take up a state."""
-        for row in state["basis"]:
-            self.basis.append(row)
+        for index in range(sum(name.startswith("basis.") for name in state)):
+            for row in state[f"basis.{index}"]:
+                self.basis.append(row)
         self._next = state["next"].to(self.operator.device) if state["next"].numel() else None
         self.t, self.outside = state["t"].clone(), state["outside"].clone()
         self.beta, self.scale, draws, products = state["krylov"].tolist()

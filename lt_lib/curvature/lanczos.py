@@ -67,7 +67,8 @@ def lanczos(
         basis_dtype: of the stored basis, None for the operator's. bfloat16 halves the memory; two more
             products a pair then restore and certify the vectors in the operator's dtype.
         basis_device: of the stored basis, None for the operator's.
-        callback: called after each product with a `Progress`, whose `state()` can be saved.
+        callback: called after each product with a `Progress`, whose `state()` can be saved (for a large
+            basis by `torch.save(progress.state(copy=False), file)`).
         resume: such a state: the run goes on as if it had not stopped, with the same arguments.
 
     Raises:

@@ -82,6 +82,26 @@ class Problem:
         size = size or len(self.images)
         yield from zip(self.images.split(size), self.labels.split(size), strict=True)
 
+    def check_split(self, size: int) -> None:
+        """Refuse a loss whose terms depend on which images share a batch; one forward pass without gradients.
+
+        Raises:
+            ValueError: terms of `size` images at a time differ from those of all at once.
+        """
+        with self.surroundings(), torch.no_grad():
+            outputs = [self.outputs(self.theta, images) for images, _ in self.chunks(size)]
+            pairs = zip(outputs, self.labels.split(size), strict=True)
+            parts = torch.cat([self._terms(z, labels) for z, labels in pairs])
+            whole = self._terms(torch.cat(outputs), self.labels)
+        tol = torch.finfo(whole.dtype).eps ** 0.5
+        if not torch.allclose(parts, whole, rtol=tol, atol=tol * float(whole.abs().max()), equal_nan=True):
+            raise ValueError(
+                f"`loss` mixes the samples of a batch, as batch class means do: its terms for {size} images "
+                f"at a time differ from those for all {len(whole)}, so its Hessian cannot be a sum over "
+                "micro-batches. Take all images at once (`micro_batch=None` and a larger `memory_limit`), or "
+                "a loss whose terms are of one sample each."
+            )
+
     def leaves(self) -> Theta:
         """Return the parameters as leaves that ask for gradients."""
         return tuple(p.detach().requires_grad_() for p in self.theta)

@@ -21,7 +21,9 @@ class Progress:
     products: int
     values: Tensor  # (<= k,) Ritz values
     residuals: Tensor  # (<= k,) relative
-    state: Callable[[], dict[str, Tensor]]  # copies everything needed to resume
+    # everything needed to resume, copied; `state(copy=False)` gives views of the basis, which the next step
+    # changes: enough to write it to a file without holding it twice
+    state: Callable[..., dict[str, Tensor]]
 
 
 class Search:
@@ -138,11 +140,11 @@ class Search:
         # rows are mixed now; after an invariant space the next row starts afresh anyway
         self.fresh_from = keep if self.krylov.invariant else None
 
-    def state(self) -> dict[str, Tensor]:
-        """Return everything needed to go on."""
+    def state(self, copy: bool = True) -> dict[str, Tensor]:
+        """Return everything needed to go on; without `copy` the basis is views."""
         fresh = -1 if self.fresh_from is None else self.fresh_from
         numbers = torch.tensor([self.must_check, fresh, self.k], dtype=torch.float64)
-        return self.krylov.state() | {"checked": self.checked.clone(), "search": numbers}
+        return self.krylov.state(copy) | {"checked": self.checked.clone(), "search": numbers}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take up a state.
@@ -150,7 +152,7 @@ class Search:
         Raises:
             ValueError: it is of another problem.
         """
-        size = state["basis"].shape[1] if "basis" in state and "search" in state else None
+        size = state["basis.0"].shape[1] if "basis.0" in state and "search" in state else None
         if size != self.krylov.operator.size or int(state["search"][2]) != self.k:
             raise ValueError(
                 f"`resume` must be the state of a run for `k` = {self.k} with vectors of size "

@@ -121,6 +121,20 @@ def test_a_small_limit_recomputes_in_micro_batches():
     torch.testing.assert_close(small.matvec(v), large.matvec(v), rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
+def test_a_loss_that_mixes_samples_is_not_split(kind):
+    net, x, y = conv_net(), images(9), labels(9)
+    mixing = make_loss("class_mean", [20, 10, 5, 2])
+    for size in (None, 9, 20):
+        kind(net, x, y, loss=mixing, micro_batch=size)
+    with pytest.raises(ValueError, match="mixes the samples"):
+        kind(net, x, y, loss=mixing, micro_batch=4)
+    with pytest.raises(ValueError, match="mixes the samples"):
+        kind(net, x, y, loss=make_loss("inverse", [20, 10, 5, 2]), memory_limit=100_000)
+    for name in ("focal", "balanced_softmax", "inverse_frequency"):
+        kind(net, x, y, loss=make_loss(name, [20, 10, 5, 2]), micro_batch=4)
+
+
 def test_data_parallel_wrappers_are_taken_off():  # guards D35
     net, x, y = conv_net(), images(3), labels(3)
     assert HessianOperator(nn.DataParallel(net), x, y).names == HessianOperator(net, x, y).names
