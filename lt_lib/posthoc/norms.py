@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lt_lib._checks import as_tensor, check_finite
+from lt_lib._checks import check_finite
+from lt_lib.posthoc.adjustment import as_floats, check_overflow
 from lt_lib.reweighting._entry import check_number
 
 
@@ -13,10 +14,10 @@ def tau_scales(weight: Any, tau: float) -> Tensor:
     r"""Return :math:`\|w_c\|^{-\tau}` for each row of `weight` (C, d), (C,) float64.
 
     Raises:
-        ValueError: `weight` is no matrix of finite numbers, `tau` is not finite, or a row is zero and so has
-            no direction.
+        ValueError: `weight` is no matrix of finite numbers, `tau` is not finite or so large that a scale
+            leaves the range of float64, or a row is zero and so has no direction.
     """
-    rows = as_tensor(weight, "weight").detach()
+    rows = as_floats(weight, "weight").detach()
     if rows.ndim != 2:
         raise ValueError(f"`weight` must be (C, d), one row a class; found shape {tuple(rows.shape)}.")
     check_finite(rows, "weight")
@@ -27,7 +28,10 @@ def tau_scales(weight: Any, tau: float) -> Tensor:
             f"Row {zero[0]} of `weight` is zero, so it has no direction to keep; each class needs a weight "
             "of positive length. Train the classifier first, or drop the class."
         )
-    return lengths ** -check_number(tau, "tau")
+    scales = lengths ** -check_number(tau, "tau")
+    # a scale that underflows to 0 would drop its class as silently as one that overflows would win it
+    check_overflow(torch.where(scales == 0, torch.inf, scales), "the length of a row to the power -tau", tau)
+    return scales
 
 
 def tau_normalise(weight: Any, tau: float) -> Tensor:
@@ -35,7 +39,7 @@ def tau_normalise(weight: Any, tau: float) -> Tensor:
 
     tau = 0 gives the weights as they are, tau = 1 rows of length one, between them a "soft" version; above 1
     the order of the lengths is reversed. The rule is for weights whose lengths follow the class sizes, as
-    after plain training; it knows no class sizes itself.
+    after plain training; it knows no class sizes itself. Whole numbers come back as float64.
 
     The paper drops the bias ("negligible effect"), and so does its released script; `adjusted_head` does this
     with `bias="drop"`, and can also keep it or scale it like the weights. The released script prints the
@@ -43,7 +47,8 @@ def tau_normalise(weight: Any, tau: float) -> Tensor:
     chooses on calibration data.
 
     Raises:
-        ValueError: see `tau_scales`.
+        ValueError: see `tau_scales`; or a row overflows in its type.
     """
-    rows = as_tensor(weight, "weight").detach()
-    return rows * tau_scales(rows, tau).to(rows)[:, None]
+    rows = as_floats(weight, "weight").detach()
+    scaled = rows.to(torch.float64) * tau_scales(rows, tau)[:, None]
+    return check_overflow(scaled.to(rows.dtype), "a normalised row", tau)

@@ -33,9 +33,19 @@ class Scaling:
     loss: float  # the minimised mean, in nats
     gradient: float  # largest entry of its gradient at the end
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Return the changed logits (n, C), in their dtype and on their device."""
-        return logits * self.scales.to(logits) + self.shift.to(logits)
+    def __call__(self, logits: Any) -> Tensor:
+        """Return the changed logits (n, C), in their dtype (whole numbers: float64) and on their device.
+
+        Raises:
+            ValueError: `logits` are not (n, C) of the fitted C classes, not finite, or probabilities.
+        """
+        values = check_logits(logits)
+        if values.shape[1] != len(self.scales):
+            raise ValueError(
+                f"`logits` must have one column for each of the {len(self.scales)} classes of the fit; found "
+                f"{values.shape[1]}."
+            )
+        return values * self.scales.to(values) + self.shift.to(values)
 
     @property
     def temperature(self) -> float:

@@ -49,7 +49,8 @@ def choose_tau(
 
     Raises:
         ValueError: there are no calibration images, a class is not among them, the grid is empty or holds
-            something else than finite numbers, or `measure` is unknown.
+            something else than finite numbers, `measure` is unknown, or `logits_of` returns something else
+            than (n, C) for the n labels and C classes.
     """
     check_choice(measure, MEASURES, "measure")
     truth = check_calibration(labels, classes)
@@ -57,7 +58,7 @@ def choose_tau(
     if not taus:
         raise ValueError("`grid` holds no value of tau to try. Pass some, such as `lt_lib.posthoc.TAUS`.")
     score = _balanced_accuracy if measure == "balanced_accuracy" else _log_likelihood
-    scores = [score(check_logits(logits_of(tau)), truth, classes) for tau in taus]
+    scores = [score(_fitting(logits_of(tau), truth, classes), truth, classes) for tau in taus]
     best = max(range(len(taus)), key=lambda i: (scores[i], -i))
     tried, reached = (torch.tensor(values, dtype=torch.float64) for values in (taus, scores))
     return TauChoice(taus[best], tried, reached, measure)
@@ -77,6 +78,16 @@ def check_calibration(labels: Any, classes: int) -> Tensor:
     truth = check_labels(as_tensor(labels, "labels").detach().cpu(), classes)
     check_counts(torch.bincount(truth, minlength=classes), "labels")
     return truth
+
+
+def _fitting(logits: Any, labels: Tensor, classes: int) -> Tensor:
+    values = check_logits(logits)
+    if tuple(values.shape) != (len(labels), classes):
+        raise ValueError(
+            f"`logits_of` must return (n, C) = ({len(labels)}, {classes}): a row for each calibration image "
+            f"and a column for each class; found {tuple(values.shape)}."
+        )
+    return values
 
 
 def _balanced_accuracy(logits: Tensor, labels: Tensor, classes: int) -> float:

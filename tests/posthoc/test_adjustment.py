@@ -7,7 +7,15 @@ from scipy.optimize import minimize
 from two_gaussians import ARGMAX, BALANCED, COUNTS, log_posteriors, quantiles, recalls
 
 from lt_lib.losses import make_loss
-from lt_lib.posthoc import TAUS, choose_tau, logit_adjustment, prior_shift, tau_normalise, tau_scales
+from lt_lib.posthoc import (
+    MEASURES,
+    TAUS,
+    choose_tau,
+    logit_adjustment,
+    prior_shift,
+    tau_normalise,
+    tau_scales,
+)
 
 
 def test_two_gaussians_have_the_recalls_of_theorem_t5():
@@ -119,3 +127,35 @@ LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 5.0]])
 def test_bad_input_is_refused_in_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=f"(?s){sentence}"):
         call()
+
+
+def test_whole_numbers_are_not_cut_off():
+    expected = torch.tensor([[0.6, 0.8], [0.6, 0.8]], dtype=torch.float64)
+    assert torch.allclose(tau_normalise([[3, 4], [6, 8]], 1.0), expected)
+    assert torch.allclose(tau_normalise(torch.tensor([[3, 4], [6, 8]]), 1.0), expected)
+    assert tau_normalise(torch.tensor([[3.0, 4.0]]), 1.0).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: tau_scales([[1e-3], [1.0]], 200),
+            "`tau` = 200 is too large here: .*overflows torch.float64",
+        ),
+        (lambda: tau_scales([[1e3], [1.0]], 200), "`tau` = 200 is too large here"),
+        (lambda: tau_normalise(torch.tensor([[1e-3], [1.0]]), 20), "normalised row overflows torch.float32"),
+        (lambda: prior_shift([9, 1], 1e308), r"`tau` = 1e\+308 is too large here"),
+        (lambda: logit_adjustment(torch.zeros(1, 2).half(), [9, 1], 1e5), "overflows torch.float16"),
+    ],
+)
+def test_an_overflow_is_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_tried_logits_must_fit_the_labels(measure):
+    for shape in ((3, 2), (5, 2), (4, 3)):
+        with pytest.raises(ValueError, match=r"`logits_of` must return \(n, C\) = \(4, 2\)"):
+            choose_tau(lambda tau, shape=shape: torch.zeros(shape), [0, 1, 0, 1], 2, measure=measure)

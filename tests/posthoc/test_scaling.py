@@ -5,7 +5,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from two_gaussians import BALANCED, COUNTS, log_posteriors, quantiles, recalls
 
-from lt_lib.posthoc import fit_logit_bias, fit_temperature, fit_vector_scaling, prior_shift
+from lt_lib.posthoc import Scaling, fit_logit_bias, fit_temperature, fit_vector_scaling, prior_shift
 
 FITS = {"bias": fit_logit_bias, "vector": fit_vector_scaling}
 
@@ -111,3 +111,14 @@ def test_an_optimum_at_infinity_is_refused():
     assert fit_logit_bias(right, labels).gradient < 1e-6  # exists nevertheless
     with pytest.raises(ValueError, match="`ridge` must be a number, at least 0"):
         fit_vector_scaling(right, labels, ridge=-1)
+
+
+def test_a_fit_is_applied_to_the_logits_of_its_classes_alone():
+    fit = Scaling(torch.tensor([0.5, 2.0]).double(), torch.tensor([-0.25, 0.25]).double(), 0.0, 0.0)
+    expected = torch.tensor([[1.25, 8.25]]).double()
+    for logits in ([[3, 4]], np.array([[3, 4]]), torch.tensor([[3, 4]])):
+        assert torch.equal(fit(logits), expected)
+    assert fit(torch.tensor([[3.0, 4.0]])).dtype == torch.float32
+    for columns in (1, 3):
+        with pytest.raises(ValueError, match=r"two classes or more|one column for each of the 2 classes"):
+            fit(torch.full((4, columns), 2.0))
