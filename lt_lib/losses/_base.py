@@ -21,7 +21,13 @@ class ClassLoss(nn.Module):
     What a loss needs beside logits and labels comes as `features`, and `recipe` says what that is: nothing
     ("plain"), the vectors (B, d) that the classifier acts on ("features"), or another recipe's views of the
     batch. `extras` names further heads that the network must have.
+
+    `class_counts` are the training images of each class, (C,) int64 on the CPU, that `make_loss` was given:
+    no state, but `lt_lib.training.train` compares them with the labels. None, the default, is compared with
+    nothing: set it where labels and counts are meant to differ.
     """
+
+    class_counts: Tensor | None = None
 
     @property
     def recipe(self) -> str:

@@ -64,10 +64,20 @@ class Deferred(TwoStage):
     Deferred re-weighting of Cao et al. 2019 (arXiv 1906.07413) with any loss as the second stage and
     cross-entropy as the first. `start` is an epoch, or a share of the epochs in [0, 1): 0.8 is epoch 160 of
     200. Before `set_epoch` is first called the loss is plain cross-entropy, unless `start` is 0.
+
+    Raises:
+        ValueError: `start` is neither, or an inverse reweighting within learns from the batches before it,
+            which it would not see.
     """
 
     def __init__(self, loss: ClassLoss, start: int | float, option: str = "defer_epoch") -> None:
         super().__init__(loss, start, option)
+        if self.start and any(getattr(module, "looks_ahead", False) for module in loss.modules()):
+            raise ValueError(
+                f"`{option}` hides the batches before epoch {start} from the inverse reweighting, whose "
+                "`class_loss`, `mean` or `count_before_start` learns from them. Set `start_epoch` inside "
+                "`inverse`, or of the loss `inverse`, in place of it."
+            )
         self.plain = CrossEntropy(loss.classes)
 
     @property

@@ -26,7 +26,7 @@ class InverseLoss(ClassLoss):
     def __init__(self, reweighting: InverseReweighting) -> None:
         super().__init__(reweighting.classes)
         self.reweighting = reweighting
-        self._looks_ahead = _looks_ahead(reweighting.options)
+        self.looks_ahead = _looks_ahead(reweighting.options)
 
     def forward(self, logits: Tensor, labels: Tensor, features: Any = None) -> Tensor:
         """Return the reweighted mean loss, a scalar.
@@ -34,7 +34,7 @@ class InverseLoss(ClassLoss):
         Raises:
             ValueError: a shape is wrong or a label is outside 0..C-1.
         """
-        if self.reweighting.active or self._looks_ahead:
+        if self.reweighting.active or self.looks_ahead:
             return self.reweighting(logits, labels)
         # the fused mean of `CrossEntropy`: a mean of the terms differs from it in the last bit
         return cross_entropy(*self._enter(logits, labels), "mean")
@@ -62,7 +62,7 @@ class InverseLoss(ClassLoss):
             ValueError: the reweighting would never start.
         """
         first = first_epoch(self.reweighting.options.start_epoch, epochs, "start_epoch")
-        return 0 if self._looks_ahead else first
+        return 0 if self.looks_ahead else first
 
 
 class Reweighted(ClassLoss):
@@ -96,7 +96,7 @@ class Reweighted(ClassLoss):
                 f"{reweighting.classes}. Build both from the same counts."
             )
         self.loss, self.reweighting = loss, reweighting
-        self._looks_ahead = _looks_ahead(reweighting.options)
+        self.looks_ahead = _looks_ahead(reweighting.options)
 
     @property
     def recipe(self) -> str:
@@ -115,7 +115,7 @@ class Reweighted(ClassLoss):
             ValueError: a shape is wrong, a label is outside 0..C-1, `features` are needed and not there, or a
                 term is negative (looked for on a CPU only).
         """
-        if not (self.reweighting.active or self._looks_ahead):
+        if not (self.reweighting.active or self.looks_ahead):
             return self.loss(logits, labels, features)
         own: Any = getattr(self.loss, "reweighted_forward", None)  # of a loss of several views
         if own is not None:
@@ -150,4 +150,4 @@ class Reweighted(ClassLoss):
             ValueError: one of the two would never start.
         """
         first = first_epoch(self.reweighting.options.start_epoch, epochs, "start_epoch")
-        return min(0 if self._looks_ahead else first, self.loss.plain_epochs(epochs))
+        return min(0 if self.looks_ahead else first, self.loss.plain_epochs(epochs))

@@ -20,7 +20,8 @@ _WRAPPERS = ("defer_epoch", "drw_epoch", "drw_beta", "inverse")  # options of ev
 
 
 def _reweighting_options() -> list[str]:
-    return [p for p in inspect.signature(InverseReweighting).parameters if p != "class_counts"]
+    # without `dtype`: options are plain numbers, names, lists and mappings
+    return [p for p in inspect.signature(InverseReweighting).parameters if p not in ("class_counts", "dtype")]
 
 
 def loss_options(name: str) -> tuple[str, ...]:
@@ -72,14 +73,17 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
     Further options of every loss:
 
     - `defer_epoch`: plain cross-entropy before that epoch (an epoch, or a share of the epochs in [0, 1)).
-      For `inverse` and `ib` it is `start_epoch`.
+      For `inverse` and `ib` it is `start_epoch`. Otherwise it hides the earlier batches, so an inverse
+      reweighting that learns from them is refused: it takes `start_epoch` itself.
     - `drw_epoch`, `drw_beta` (0.9999): the loss throughout, its terms times class-balanced weights from that
       epoch on.
     - `inverse`: inverse reweighting on top ("+Loss"), a mapping of `preset` and the options of
       `InverseReweighting`; an empty one takes their defaults. The loss `inverse` has it already.
 
     They combine: the terms are weighted from `drw_epoch` on, then reweighted by `inverse`, and all of it
-    starts at `defer_epoch`. Every rule refuses a class without images, also those that use no counts: drop
+    starts at `defer_epoch`. So ``inverse`` with `drw_epoch` is ``ce`` with `drw_epoch` and those
+    options as its `inverse`. The result keeps the counts as `class_counts`, which `lt_lib.training.train`
+    compares with the labels. Every rule refuses a class without images, also those that use no counts: drop
     the class, or merge it with another.
 
     Args:
@@ -89,7 +93,8 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
             stored as JSON.
 
     Raises:
-        ValueError: the name or a hyper-parameter is unknown, a value is not allowed, or a class is empty.
+        ValueError: the name or a hyper-parameter is unknown, a value is not allowed, a class is empty, or
+            `defer_epoch` would hide batches from a reweighting that learns from them.
     """
     known = loss_options(name)
     _check_known(hyper, known, f"The loss `{name}` has no option")
@@ -101,10 +106,15 @@ def make_loss(name: str, class_counts: Any, **hyper: Any) -> ClassLoss:
                 f"The loss `{name}` was given both `defer_epoch` and `start_epoch`. Pass one of them."
             )
         hyper["start_epoch"] = defer
+    if name == "inverse" and drw is not None:  # weighted first, then reweighted, as any other loss
+        name, hyper, inverse = "ce", {}, hyper
     own = BUILDERS[name](counts, **hyper)
     loss = _reweighted(_weighted_late(own, counts, drw, beta), counts, inverse)
     started = "start_epoch" in known and loss is own
-    return loss if defer is None or started else Deferred(loss, defer)
+    if defer is not None and not started:
+        loss = Deferred(loss, defer)
+    loss.class_counts = counts
+    return loss
 
 
 def _weighted_late(loss: ClassLoss, counts: Tensor, start: Any, beta: Any) -> ClassLoss:

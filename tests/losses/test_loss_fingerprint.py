@@ -30,7 +30,7 @@ def class_losses(logits):
 
 
 def measure(name, logits, **hyper):
-    return fingerprint(make_loss(name, COUNTS, dtype=torch.float64, **hyper), logits, LABELS)
+    return fingerprint(make_loss(name, COUNTS, **hyper), logits, LABELS)
 
 
 def close(found, expected, rel=1e-12):
@@ -78,7 +78,7 @@ def test_reweighted_cross_entropy_is_explained_in_full(name):
 
 def inverse(logits, batches=(5, 5, 3, 1, 1), **options):
     """Fingerprint of inverse reweighting with alpha 0 after `batches` of each class, and its beta."""
-    loss = make_loss("inverse", COUNTS, alpha=0.0, dtype=torch.float64, **options)
+    loss = make_loss("inverse", COUNTS, alpha=0.0, **options)
     loss.reweighting.batch_counts.copy_(torch.tensor(batches))
     loss.set_epoch(1, 4)
     return fingerprint(loss, logits, LABELS), macro_weights(batches)[:PRESENT]

@@ -34,7 +34,7 @@ def gradient(loss):
     return value.detach(), torch.autograd.grad(value, point)[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "inverse"])
 def test_late_weights_multiply_every_loss(name):
     loss, plain = make_loss(name, COUNTS, drw_epoch=2).eval(), make_loss(name, COUNTS).eval()
     weights = class_balanced_weights(COUNTS).float()[LABELS]
@@ -82,6 +82,40 @@ def test_on_cross_entropy_it_is_the_inverse_loss_bit_for_bit(options):
         for _ in range(2):
             assert all(torch.equal(a, b) for a, b in zip(gradient(over), gradient(itself), strict=True))
     assert torch.equal(over.reweighting.batch_counts, itself.reweighting.batch_counts)
+
+
+@pytest.mark.parametrize("defer", [{}, {"defer_epoch": 2}])
+def test_the_inverse_loss_is_weighted_first_like_any_other(defer):
+    options = {"alpha": 0.5, "momentum": 0.5}
+    itself = make_loss("inverse", COUNTS, drw_epoch=1, **options, **defer)
+    over = make_loss("ce", COUNTS, drw_epoch=1, inverse=options, **defer)
+    for epoch in range(4):
+        over.set_epoch(epoch, 4)
+        itself.set_epoch(epoch, 4)
+        assert all(torch.equal(a, b) for a, b in zip(gradient(over), gradient(itself), strict=True))
+    terms = class_balanced_weights(COUNTS).float()[LABELS] * CrossEntropy(4).per_sample(LOGITS, LABELS)
+    means = torch.stack([terms[c == LABELS].mean() for c in range(4)])
+    weights = (means.mean() * means + 0.5) / (means**2 + 0.5)
+    assert itself(LOGITS, LABELS).item() == pytest.approx((weights[LABELS] * terms).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("memory", [{"class_loss": "running"}, {"mean": "epoch"}, {"count_before_start": True}])
+def test_deferral_that_hides_batches_from_the_reweighting_is_refused(memory):
+    options = {"alpha": 0.5, **memory}
+    words = "`defer_epoch` hides the batches before epoch 2 .* `start_epoch` inside `inverse`"
+    with pytest.raises(ValueError, match=words):
+        make_loss("focal", COUNTS, inverse=options, defer_epoch=2)
+    with pytest.raises(ValueError, match=words):
+        make_loss("inverse", COUNTS, **options, defer_epoch=2, drw_epoch=2, drw_beta=0)
+    make_loss("focal", COUNTS, inverse=options, defer_epoch=0)  # hides nothing
+    plain = make_loss("inverse", COUNTS, **options, defer_epoch=2)
+    wrapped = make_loss("inverse", COUNTS, **options, start_epoch=2, drw_epoch=2, drw_beta=0)
+    for epoch in range(4):
+        plain.set_epoch(epoch, 4)
+        wrapped.set_epoch(epoch, 4)
+        pairs = zip(gradient(plain), gradient(wrapped), strict=True)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+    assert torch.equal(plain.reweighting.batch_counts, wrapped.reweighting.batch_counts)
 
 
 def test_before_its_start_the_loss_within_is_untouched():
@@ -206,6 +240,8 @@ def test_both_weightings_are_there_by_name_for_losses_of_several_views(name):
         ("ce", {"drw_epoch": 2, "drw_beta": 1.0}, ["`beta` must be in [0, 1)"]),
         ("ce", {"inverse": True}, ["`inverse` must be a mapping", "found True"]),
         ("ce", {"inverse": {"alfa": 1}}, ["`inverse` has no entry `alfa`", "Did you mean `alpha`?"]),
+        ("ce", {"inverse": {"dtype": torch.float64}}, ["`inverse` has no entry `dtype`"]),
+        ("inverse", {"dtype": torch.float64}, ["`inverse` has no option `dtype`"]),
         ("ce", {"inverse": {"preset": "written"}}, ["`preset`", "as_written"]),
         ("inverse", {"inverse": {}}, ["`inverse` has no option `inverse`"]),
         ("ib", {"defer_epoch": 2, "start_epoch": 2}, ["`ib` was given both `defer_epoch` and `start_epoch`"]),
