@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lt_lib.data.disk import source_from_files
-from lt_lib.data.files import ImageFiles
+from lt_lib.data.files import ImageFiles, check_inside
 from lt_lib.data.roots import find_folder, read_text
 from lt_lib.data.source import Source
 
@@ -17,6 +17,7 @@ METADATA = "ISIC_2019_Training_Metadata.csv"
 IMAGES = "ISIC_2019_Training_Input"
 # images of each class in the published table; its ninth column, UNK, is for the test part and empty
 COUNTS = {"MEL": 4522, "NV": 12875, "BCC": 3323, "AK": 867, "BKL": 2624, "DF": 239, "VASC": 253, "SCC": 628}
+_NO_LESION = ("", "na", "n/a", "nan", "null", "none")  # in any case: what tables write for no entry
 _WAYS = (
     f"Get `{LABELS}`, `{METADATA}` and `{IMAGES}.zip` from https://challenge.isic-archive.com/data/#2019, "
     "unpack the images, and pass the folder that holds all three as `root` (or set LT_DATA)."
@@ -27,8 +28,9 @@ def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int
     """Load the training part of ISIC 2019: 25,331 dermoscopic images of eight diagnoses, no test part.
 
     Images of one lesion form a group (`Part.groups`), which `split` never tears apart; an image without a
-    lesion id in the metadata is a group of its own. Images come as RGB with the shorter side at 8/7 of
-    `size` (256 at 224).
+    lesion id in the metadata (an empty cell, NA, N/A, NaN, null or None, in capitals or not) is a group of
+    its own. Lesion ids count as written, capitals included; blanks around cells do not. Images come as RGB
+    with the shorter side at 8/7 of `size` (256 at 224).
 
     Args:
         root: folder with the two tables and the folder of images. None looks into the folder that the
@@ -38,8 +40,8 @@ def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int
 
     Raises:
         FileNotFoundError: a table or an image is not there; says what to get and where to put it.
-        ValueError: a row has no positive label or several, an image is listed twice or lacks metadata, or
-            the counts are not the published ones.
+        ValueError: a row has no positive label or several, an image is listed twice, lacks metadata, has two
+            lesions or a name that leaves the folder, or the counts are not the published ones.
     """
     folder = isic_folder(root)
     names, labels = _labels(folder / LABELS)
@@ -69,6 +71,7 @@ def _labels(path: Path) -> tuple[list[str], NDArray[np.int64]]:
     names: dict[str, int] = {}
     for line, row in _rows(path, ("image", *classes)):
         name = row["image"]
+        check_inside(name, f"Line {line} of `{path}`")
         positive = [
             column for column, value in row.items() if column != "image" and _is_one(value, line, path)
         ]
@@ -104,18 +107,39 @@ def _is_one(value: str, line: int, path: Path) -> bool:
 
 
 def _lesions(path: Path) -> dict[str, str]:
-    return {row["image"]: (row["lesion_id"] or "").strip() for _, row in _rows(path, ("image", "lesion_id"))}
+    lesions: dict[str, str] = {}
+    for line, row in _rows(path, ("image", "lesion_id")):
+        found = row["lesion_id"]
+        lesion = "" if found.casefold() in _NO_LESION else found
+        if lesions.setdefault(row["image"], lesion) != lesion:
+            raise ValueError(
+                f"Line {line} of `{path}` must give `{row['image']}` the lesion of its earlier row, "
+                f"`{lesions[row['image']]}`; found `{found}`. Keep one of the rows."
+            )
+    return lesions
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    lacking = [column for column in columns if column not in (reader.fieldnames or ())]
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), restval="")
+    reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+    lacking = [column for column in columns if column not in reader.fieldnames]
     if lacking:
         raise ValueError(
             f"`{path}` must be a table with the columns {', '.join(columns)}; `{lacking[0]}` is missing. "
             "Fetch the table again."
         )
-    return [(reader.line_num, row) for row in reader]
+    doubled = [column for column in columns if reader.fieldnames.count(column) > 1]
+    if doubled:
+        raise ValueError(f"`{path}` must have one column `{doubled[0]}`; found two. Fetch the table again.")
+    rows: list[tuple[int, dict[str, str]]] = []
+    for row in reader:
+        if None in row:
+            raise ValueError(
+                f"Line {reader.line_num} of `{path}` must have {len(reader.fieldnames)} cells, as the header "
+                f"has; found {len(row) - 1 + len(row[None])}. Fetch the table again, or mend the row."
+            )
+        rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))
+    return rows
 
 
 def _groups(lesions: list[str]) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +121,7 @@ def _read(path: Path, lines: int, classes: int) -> tuple[list[str], Labels]:
                 f"Line {number} of `{path}` must be `path label`; found `{line[:80]}`. Fetch the list again."
             )
         check_inside(name.strip(), f"Line {number} of `{path}`")
-        names.append(name.strip())
+        names.append(normpath(name.strip()))  # `./a//b` is `a/b`: one image, one name
         labels.append(int(label))
     found = np.asarray(labels, dtype=np.int64)
     seen = len(np.unique(found))

@@ -72,7 +72,8 @@ class Part:
     def fingerprint(self) -> str:
         """Hex SHA-256 of pixels and labels, with their shapes and types.
 
-        Of files: of their relative paths, sizes in bytes and labels, and of how they are decoded.
+        Of files: of their relative paths, sizes in bytes, samples of content and labels, and of how they are
+        decoded; see `ImageFiles.fingerprint`.
         """
         if isinstance(self.images, ImageFiles):
             return hashlib.sha256(f"{self.images.fingerprint()} {_digest(self.labels)}".encode()).hexdigest()

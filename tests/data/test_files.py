@@ -1,6 +1,7 @@
 """Images that stay on disk: the pixels that come out, what a part does with them, what is refused."""
 
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -152,6 +153,38 @@ def test_a_fingerprint_sees_paths_sizes_labels_and_decoding(tmp_path):
     assert len({base, *(part.fingerprint() for part in other)}) == 8
 
 
+@pytest.mark.parametrize(
+    ("kind", "side"), [("bmp", 8), ("bmp", 200), ("tif", 200), ("png", 200), ("jpg", 300)]
+)
+def test_a_fingerprint_sees_other_content_of_equal_size(tmp_path, kind, side):
+    path = tmp_path / f"a.{kind}"
+    Image.fromarray(noise(side, side)).save(path)
+    size = path.stat().st_size
+    base = ImageFiles(tmp_path, [path.name], 4)
+    assert base.fingerprint() == ImageFiles(tmp_path, [path.name], 4).fingerprint()
+    assert base.take([0]).fingerprint() == base.fingerprint()
+    pixels = noise(side, side)
+    pixels[side // 2, side // 2] ^= 7
+    Image.fromarray(pixels).save(path)
+    if kind in ("png", "jpg"):  # sizes of compressed files move as well: pad them to one size
+        path.write_bytes(path.read_bytes()[:size].ljust(size, b"\0"))
+    else:
+        assert path.stat().st_size == size
+    assert ImageFiles(tmp_path, [path.name], 4).fingerprint() != base.fingerprint()
+
+
+def test_a_copy_has_the_fingerprint_of_its_original(tmp_path):
+    (tmp_path / "a").mkdir()
+    images = files(tmp_path / "a", sizes=((6, 9), (300, 300)))
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+    copy = ImageFiles(tmp_path / "b", images.names, 4)
+    assert copy.fingerprint() == images.fingerprint()
+    gone = ImageFiles(tmp_path / "b", images.names, 4)
+    (tmp_path / "b" / "0/0.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"`0/0\.png` must lie in .* is gone"):
+        gone.fingerprint()
+
+
 def test_normalisation_of_files_is_that_of_their_pixels(tmp_path, monkeypatch):
     part = part_of(files(tmp_path))
     in_memory = Part(part.in_memory(), part.labels, part.index)
@@ -209,14 +242,24 @@ def test_what_is_no_image_is_named(tmp_path):
     (tmp_path / "a.jpg").write_text("<html>404 Not Found</html>")
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "b.tif")
     Image.fromarray(np.full((4, 4), 70_000, np.int32)).save(tmp_path / "c.tif")
-    images = ImageFiles(tmp_path, ["a.jpg", "b.tif", "c.tif"], 4)
-    for i, reason in enumerate(
-        ["cannot identify image file", "floating-point", "70000..70000 leave 16 bits"]
-    ):
+    Image.fromarray(RAMP.astype(np.uint16)).save(tmp_path / "d.png")
+    Image.fromarray(RAMP.astype(np.int32)).save(tmp_path / "e.tif")
+    images = ImageFiles(tmp_path, ["a.jpg", "b.tif", "c.tif", "d.png", "e.tif"], 4)
+    reasons = ["cannot identify image file", "floating-point", "70000..70000 leave 16 bits"]
+    for i, reason in enumerate([*reasons, "reach 252 of 65535", "bytes in a wide type"]):
         with pytest.raises(ValueError, match=reason):
             images[i]
     with pytest.raises(ValueError, match=r"`a\.jpg`"):
         images.decode()
+
+
+def test_sides_beyond_100_to_1_are_refused_and_black_is_black(tmp_path):
+    Image.fromarray(np.zeros((1, 60_000), np.uint8)).save(tmp_path / "line.png")
+    Image.fromarray(np.zeros((2, 200), np.uint16)).save(tmp_path / "strip.png")
+    images = ImageFiles(tmp_path, ["line.png", "strip.png"], 4)
+    with pytest.raises(ValueError, match=r"`line\.png` in .*its sides 60000 x 1 are beyond 100 to 1"):
+        images[0]
+    assert int(images[1].max()) == 0
 
 
 def test_a_file_that_vanished_is_named(tmp_path):

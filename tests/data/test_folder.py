@@ -169,3 +169,10 @@ def test_numbers_in_names_are_compared_as_numbers(numbers, prefix):
 def test_natural_order_is_a_total_order_of_any_names(names, random):
     shuffled = random.sample(names, len(names))
     assert sorted(names, key=natural) == sorted(shuffled, key=natural)
+
+
+def test_a_class_may_be_called_by_a_ratio_but_not_like_a_drive(tmp_path):
+    source = load(f"folder:{tree(tmp_path / 'a', {'3:4': 1, '16:9': 2})}", size=4)
+    assert source.class_names == ("3:4", "16:9")
+    with pytest.raises(ValueError, match=r"without a drive such as `C:`; found `C:/.*or rename the file"):
+        load(f"folder:{tree(tmp_path / 'b', {'C:': 1, 'D': 2})}", size=4)

@@ -93,7 +93,11 @@ def drop(line, column, value):
         (lambda r: [drop(r[0], 2, "0.5"), *r[1:]], None, "Line 2 of .* must hold 0 and 1 alone; found `0.5`"),
         (lambda r: [drop(r[0], 2, ""), *r[1:]], None, "must hold 0 and 1 alone; found ``"),
         (lambda r: [drop(r[0], 2, "nan"), *r[1:]], None, "must hold 0 and 1 alone; found `nan`"),
-        (lambda r: [r[0] + ",1.0", *r[1:]], None, "Line 2 of .* must hold 0 and 1 alone"),
+        (
+            lambda r: [r[0] + ",1.0", *r[1:]],
+            None,
+            "Line 2 of .* must have 10 cells, as the header has; found 11",
+        ),
         (
             lambda r: [r[0], r[0], *r[2:]],
             None,
@@ -101,6 +105,17 @@ def drop(line, column, value):
         ),
         (lambda r: r[:-1], None, "must list 4 images of SCC, as published; found 3. Fetch the table again"),
         (lambda r: [], None, "must list 3 images of MEL, as published; found 0"),
+        (
+            lambda r: ["../" + r[0], *r[1:]],
+            None,
+            r"Line 2 of .*GroundTruth.csv` must name a file .*`\.\./ISIC",
+        ),
+        (
+            None,
+            lambda r: [*r, r[0].replace("HAM_", "BCN_")],
+            "Line 27 of .*lesion of its earlier row, `HAM_0",
+        ),
+        (None, lambda r: [*r, drop(r[0], 3, "NaN")], "Line 27 of .*earlier row, `HAM_0000000`; found `NaN`"),
         (
             None,
             lambda r: r[:4],
@@ -111,6 +126,21 @@ def drop(line, column, value):
 def test_a_wrong_table_is_refused(write, labels, metadata, sentence):
     with pytest.raises(ValueError, match=sentence):
         load("isic2019", root=write(labels, metadata), size=8)
+
+
+def test_blanks_do_not_count_and_several_words_mean_no_lesion(write):
+    words = iter(["NA", "nan", " NULL ", "None", "n/a", "", "Na", "null"])
+    root = write(metadata=lambda r: [line if "HAM" in line else drop(line, 3, next(words, "")) for line in r])
+    plain = load("isic2019", root=root, size=8)
+    for file in (isic.LABELS, isic.METADATA):
+        (root / file).write_text((root / file).read_text().replace(",", " , "))
+    spaced = load("isic2019", root=root, size=8)
+    assert spaced.train.groups.tolist() == plain.train.groups.tolist()
+    assert len(plain.train.groups.unique()) == 17
+    assert spaced.train.fingerprint() == plain.train.fingerprint()
+    (root / isic.METADATA).write_text("image,lesion_id, image\nISIC_0000001,HAM_0,other\n")
+    with pytest.raises(ValueError, match="must have one column `image`; found two"):
+        load("isic2019", root=root, size=8)
 
 
 @pytest.mark.parametrize(("file", "column"), [(isic.LABELS, "MEL"), (isic.METADATA, "lesion_id")])

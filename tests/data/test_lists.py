@@ -173,7 +173,12 @@ def test_a_truncated_image_is_named_at_once_or_when_it_is_read(write):
             lambda lines: [lines[0], lines[0], *lines[2:]],
             "must name an image once; found `train/.*0.JPEG` twice",
         ),
+        (lambda lines: [lines[0], "./" + lines[0], *lines[2:]], "found `train/.*0.JPEG` twice"),
         (lambda lines: [*lines[:9], lines_of("val", (1,))[0][:-1] + "2"], "found `val/.*` twice"),
+        (
+            lambda lines: [*lines[:9], lines_of("val", (1,))[0][:-1].replace("/", "//") + "2"],
+            "found `val/n.*` twice",
+        ),
     ],
 )
 def test_a_list_that_is_not_the_published_one_is_refused(write, change, sentence):
