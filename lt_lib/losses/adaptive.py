@@ -10,6 +10,8 @@ from lt_lib._checks import check_counts
 from lt_lib.losses._base import ClassLoss, class_totals
 from lt_lib.reweighting._entry import check_number, cross_entropy
 
+_STEEPEST = 1e3  # of `step`: from there on q is all on one class after a batch
+
 
 def class_means(loss: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return the mean loss of each class (C,), 0 for an absent one, and its samples (C,), without a loop."""
@@ -30,7 +32,9 @@ class GroupDRO(ClassLoss):
 
     As in the published code all classes of a batch move q at once; the paper's algorithm draws one group a
     step, uniformly. Under instance-wise sampling a rare class is seldom there to raise its q: to follow the
-    paper, train with class-balanced sampling. The batch decides the terms, so splitting one changes the loss.
+    paper, train with class-balanced sampling. A batch with a NaN or infinite loss makes q NaN for good, as it
+    makes the network; `lt_lib.training.train` stops then. The batch decides the terms, so splitting one
+    changes the loss.
     """
 
     log_q: Tensor  # (C,)
@@ -46,7 +50,7 @@ class GroupDRO(ClassLoss):
         counts = check_counts(class_counts).to(torch.float64)
         super().__init__(len(counts))
         dtype = dtype or torch.get_default_dtype()
-        self.step = check_number(step, "step", low=0)
+        self.step = check_number(step, "step", low=0, high=_STEEPEST)
         bonus = check_number(adjustment, "adjustment", low=0) * counts.rsqrt()
         self.register_buffer("bonus", bonus.to(dtype))
         self.register_buffer("log_q", torch.full_like(bonus, -math.log(len(counts)), dtype=dtype))

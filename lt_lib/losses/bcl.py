@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from lt_lib._checks import check_counts
 from lt_lib.losses._base import ClassLoss, class_totals, gather_class
 from lt_lib.losses.adjusted import LogitAdjustedCrossEntropy
-from lt_lib.losses.views import ContrastiveViews, check_rows, check_views
+from lt_lib.losses.views import ContrastiveViews, check_pair, check_rows, check_views
 from lt_lib.reweighting import InverseReweighting
 from lt_lib.reweighting._entry import check_number, widen
 
@@ -142,10 +142,7 @@ class BCLLoss(ClassLoss):
     def _contrast(self, labels: Tensor, views: Any) -> Tensor:
         """Return the contrastive terms (B,), the mean over an image's two views."""
         views = check_views(views, ContrastiveViews, "bcl")
-        for rows in views.embeddings:
-            check_rows(rows, len(labels), None, "embeddings")
-        width = views.embeddings[0].shape[1]
-        check_rows(views.embeddings[1], len(labels), width, "embeddings")
+        width = check_pair(views.embeddings, len(labels), None, "embeddings")
         check_rows(views.prototypes, self.classes, width, "prototypes")
         terms = balanced_contrastive(
             torch.cat(views.embeddings),

@@ -8,7 +8,7 @@ from torch.nn.functional import cosine_similarity, log_softmax
 
 from lt_lib._checks import check_choice
 from lt_lib.losses._base import ClassLoss, class_totals, gather_class
-from lt_lib.losses.views import MixedViews, check_rows, check_views
+from lt_lib.losses.views import MixedViews, check_pair, check_rows, check_shares, check_views
 from lt_lib.losses.weighted import inverse_frequency_weights
 from lt_lib.reweighting import InverseReweighting
 from lt_lib.reweighting._entry import LabelCheck, check_batch, check_number, widen
@@ -64,7 +64,8 @@ class GLMCLoss(ClassLoss):
     these weights, both branches are one batch, and the inferred weights stand in the place of
     :math:`w_c = n_c^{-k}` (`inverse_head="rebalanced"`), which they replace as one class weighting replaces
     another. The alternative multiplies the plain head's terms as well (`inverse_head="both"`). With
-    ``mean="sample"`` the mean loss is that over all 4B pairs of an image and a label, unweighted.
+    ``mean="sample"`` the mean loss is that of the class losses :math:`L_c` over all 4B pairs of an image and
+    a label, each pair counted once whatever its share.
 
     Args:
         class_counts: training images of each class, (C,).
@@ -178,8 +179,10 @@ class GLMCLoss(ClassLoss):
     def _check(self, views: Any, labels: Tensor) -> MixedViews:
         views = check_views(views, MixedViews, "glmc")
         check_rows(views.local_logits, len(labels), self.classes, "local_logits")
-        for logits in views.plain_logits:
-            check_rows(logits, len(labels), self.classes, "plain_logits")
+        check_pair(views.plain_logits, len(labels), self.classes, "plain_logits")
+        width = check_pair(views.projections, len(labels), None, "projections")
+        check_pair(views.predictions, len(labels), width, "predictions")
+        check_shares(views.shares)
         check_batch(views.local_logits, views.partner_labels, self.classes)
         self._check_partners.every(views.partner_labels, self.classes)
         return views

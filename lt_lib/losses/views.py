@@ -1,6 +1,7 @@
 """What losses of several views need besides one batch of logits; the recipes of `lt_lib.training` fill it."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -53,12 +54,44 @@ def check_rows(tensor: Tensor, rows: int, columns: int | None, name: str) -> Non
     """Refuse a tensor of the views that is not (rows, columns), or (rows, p) of any p if `columns` is None.
 
     Raises:
-        ValueError: the shape is another.
+        ValueError: the shape is another, or it holds no floating-point numbers.
     """
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        found = str(tensor.dtype) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+        raise ValueError(f"`{name}` of the views must be a floating-point tensor; found {found}.")
     wrong = tensor.ndim != 2 or len(tensor) != rows or (columns is not None and tensor.shape[1] != columns)
     if wrong:
         wanted = f"({rows}, {'p' if columns is None else columns})"
         raise ValueError(
             f"`{name}` of the views must have shape {wanted}, one row an image or class; found "
             f"{tuple(tensor.shape)}."
+        )
+
+
+def check_pair(pair: Any, rows: int, columns: int | None, name: str) -> int:
+    """Check both tensors of a pair by `check_rows`, of equal length, and return that length.
+
+    Raises:
+        ValueError: there are not two, or one of them does not fit.
+    """
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        found = len(pair) if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
+        raise ValueError(f"`{name}` of the views must be two tensors, one a branch; found {found}.")
+    check_rows(pair[0], rows, columns, name)
+    width: int = pair[0].shape[1]
+    check_rows(pair[1], rows, width, name)
+    return width
+
+
+def check_shares(shares: Any) -> None:
+    """Refuse label shares that are not two numbers in 0..1.
+
+    Raises:
+        ValueError: they are not.
+    """
+    good = isinstance(shares, tuple | list) and len(shares) == 2
+    if not good or not all(isinstance(share, Real) and 0 <= float(share) <= 1 for share in shares):
+        raise ValueError(
+            "`shares` of the views must be two numbers in 0..1, the first image's share of the label in each "
+            f"branch; found {shares!r}."
         )

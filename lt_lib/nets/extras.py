@@ -62,10 +62,17 @@ def attach_extras(net: nn.Module, name: str, seed: int) -> nn.Module:
         seed: of the heads' weights, drawn from a stream of their own.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: the name is unknown, or the network lacks `dim` or `classes`.
     """
     check_choice(name, EXTRA_NAMES, "extras")
     sizes: Any = net
+    missing = [size for size in ("dim", "classes") if not isinstance(getattr(net, size, None), int)]
+    if not isinstance(net, nn.Module) or missing:
+        raise ValueError(
+            "Further heads need a network, a module with whole numbers `dim` and `classes`; found a "
+            f"{type(net).__name__}, which lacks {' and '.join(missing) or 'the rest'}. Take one of "
+            "`lt_lib.nets.build_net`, or set them on yours."
+        )
     stream = int(np.random.SeedSequence([seed, *name.encode()]).generate_state(1, np.uint64)[0]) >> 1
     generator = torch.Generator().manual_seed(stream)
     # layers draw when they are built, from the global generator: give that back as it was

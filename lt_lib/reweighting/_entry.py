@@ -82,11 +82,16 @@ def first_epoch(start: int | float, epochs: int, name: str) -> int:
 
 
 def check_epoch(epoch: int, epochs: int) -> None:
-    """Refuse an epoch outside 0..epochs-1.
+    """Refuse an epoch that is no whole number in 0..epochs-1.
 
     Raises:
-        ValueError: it lies outside.
+        ValueError: it is none or lies outside, or `epochs` is no whole number from 1.
     """
+    for name, value in (("epoch", epoch), ("epochs", epochs)):
+        if not _is(value, Integral):
+            raise ValueError(f"`{name}` must be a whole number; found {value!r}. Count whole epochs from 0.")
+    if epochs < 1:
+        raise ValueError(f"`epochs` must be at least 1; found {epochs}. Pass the epochs of the training.")
     if not 0 <= epoch < epochs:
         raise ValueError(
             f"`epoch` must be 0..{epochs - 1}, since training has {epochs} epochs; found {epoch}. "

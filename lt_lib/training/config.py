@@ -48,6 +48,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
 
 
 _MAY_BE_NONE = ("order", "threads")
+_DEFAULTS: dict[str, Any] = {"milestones": (), "order": None, "phase": 0.8}
 
 
 def check_number(value: Any, name: str, low: float, high: float, whole: bool = False) -> int | float:
@@ -96,7 +97,7 @@ class TrainConfig:
     schedule: str = "cosine"
     warmup: int = 0  # epochs of linear warm-up
     milestones: tuple[int, ...] = ()  # "step" only: epochs from which the rate is times `decay`
-    decay: float = 0.1
+    decay: float = 0.1  # "step" only
     order: float | None = None  # "mittag_leffler" only; None: from the class counts, see `order_of`
     phase: float = 0.8  # "mittag_leffler" only: share of the epochs before its second phase
     augment: str = "none"
@@ -127,6 +128,7 @@ class TrainConfig:
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"`milestones` must rise; found {list(self.milestones)}.")
         object.__setattr__(self, "milestones", milestones)
+        self._check_schedule()
         if self.warmup >= self.epochs and self.warmup > 0:
             raise ValueError(
                 f"`warmup` must be shorter than the training of {self.epochs} epochs; found {self.warmup}."
@@ -138,6 +140,26 @@ class TrainConfig:
             )
         if self.nesterov and self.momentum == 0:
             raise ValueError("`nesterov` needs `momentum` above 0; found 0. Set `nesterov` to false.")
+
+    def _check_schedule(self) -> None:
+        """Refuse settings that the schedule does not use, `phase` only where it is not the default.
+
+        `decay` passes: profiles keep it beside another schedule, and without milestones it says nothing.
+        """
+        used = {"step": ("milestones",), "mittag_leffler": ("order", "phase")}
+        for schedule, names in used.items():
+            given = [name for name in names if getattr(self, name) != _DEFAULTS[name]]
+            if given and self.schedule != schedule:
+                raise ValueError(
+                    f"`{given[0]}` acts under the schedule `{schedule}` alone; found "
+                    f"{getattr(self, given[0])!r} with the schedule `{self.schedule}`. Leave it at "
+                    f"{_DEFAULTS[given[0]]!r}, or change `schedule`."
+                )
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError(
+                "The schedule `step` needs `milestones`, the epochs from which the rate is times `decay`; "
+                "found none. Pass for example (160, 180), or use `constant`."
+            )
 
     @property
     def switch(self) -> int:

@@ -1,11 +1,11 @@
 """Checks of a training: once on entry, and once an epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lt_lib._checks import check_finite
@@ -28,6 +28,54 @@ def check_part(model: nn.Module, part: Images) -> None:
         )
     if part.images.is_floating_point():
         check_finite(part.images, "images")
+
+
+def check_class_counts(loss: nn.Module, labels: Tensor, classes: int) -> None:
+    """Refuse a loss whose class counts are not those of `labels` (n,), checked before to be in 0..classes-1.
+
+    A loss without `class_counts`, or whose `class_counts` is None, passes.
+
+    Raises:
+        ValueError: the numbers of classes differ, or the first class whose count does.
+    """
+    own = labels.cpu().bincount(minlength=classes)
+    for module in loss.modules():
+        counts: Any = getattr(module, "class_counts", None)
+        if counts is None:
+            continue
+        counts = torch.as_tensor(counts).cpu()
+        if len(counts) != classes:
+            found = f"{len(counts)} classes, but the network gives {classes} logits"
+        elif bool((counts != own).any()):
+            c = int((counts != own).nonzero()[0, 0])
+            found = f"{int(counts[c])} images of class {c}, but the labels hold {int(own[c])}"
+        else:
+            continue
+        raise ValueError(
+            f"The loss was built for {found}. Build it from `labels.bincount()` of the training part; where "
+            "they are meant to differ, as for part of the images, set `loss.class_counts = None`."
+        )
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the callbacks as a tuple, so that an iterator serves every epoch.
+
+    Raises:
+        ValueError: one of them has no method `on_epoch_end`, or is a class.
+    """
+    if not isinstance(callbacks, Iterable):
+        raise ValueError(
+            f"`callbacks` must be a list of callbacks; found a {type(callbacks).__name__}. Pass `[callback]`."
+        )
+    known = tuple(callbacks)
+    for callback in known:
+        if isinstance(callback, type) or not callable(getattr(callback, "on_epoch_end", None)):
+            found = f"the class {callback.__name__}" if isinstance(callback, type) else repr(callback)
+            raise ValueError(
+                f"`callbacks` must be objects with a method `on_epoch_end(epoch, trainer)`; found {found}. "
+                "Give yours one, as `lt_lib.training.Recorder` has."
+            )
+    return known
 
 
 @contextmanager

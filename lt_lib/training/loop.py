@@ -8,7 +8,13 @@ from torch import Tensor, nn
 
 from lt_lib._checks import check_labels
 from lt_lib.training.config import TrainConfig, check_number, resolve_device
-from lt_lib.training.entry import check_part, enough_values, first_not_finite
+from lt_lib.training.entry import (
+    check_callbacks,
+    check_class_counts,
+    check_part,
+    enough_values,
+    first_not_finite,
+)
 from lt_lib.training.evaluate import evaluation
 from lt_lib.training.feed import Feed
 from lt_lib.training.numerics import autocast, cpu_threads, repeatable
@@ -147,7 +153,8 @@ def train(
     Args:
         model: of float32 or float64, maps (B, ch, H, W) of that type to logits (B, C).
         loss: maps logits (B, C) and labels (B,) to a scalar, or takes what its `recipe` gives it (see
-            `lt_lib.training.recipes`), asked after each `set_epoch(epoch, epochs)`, if it has them.
+            `lt_lib.training.recipes`), asked after each `set_epoch(epoch, epochs)`, if it has them. The
+            `class_counts` that `make_loss` keeps on it must be those of `part`; None passes.
         part: images (n, ch, H, W) and labels (n,).
         config: all settings.
         seed: of order, augmentation and random layers; not of the initial weights, which `model` brings.
@@ -156,22 +163,25 @@ def train(
         state: from `Trainer.state`, to go on after its epoch.
 
     Raises:
-        ValueError: an unknown recipe or one that does not fit the network, labels outside the logits'
-            classes or not one an image, channels that do not fit, pixels or `normalise` not finite, batches
-            too small for batch normalisation, a model of half precision, a bad seed, or a state of another
-            network.
+        ValueError: an unknown recipe or one that does not fit the network, a head that does not fit the
+            loss, labels outside the logits' classes or not one an image, class counts of the loss that are
+            not those of the labels, a callback without `on_epoch_end`, channels that do not fit, pixels or
+            `normalise` not finite, batches too small for batch normalisation, a model of half precision, a
+            bad seed, or a state of another network.
         FloatingPointError: the loss, a parameter or a buffer became NaN or infinite (once an epoch).
     """
+    known = check_callbacks(callbacks)
     check_part(model, part)
     check_recipes(model, loss)
     with cpu_threads(config.threads):
         trainer = Trainer(model, loss, part, config, seed, normalise)
         with repeatable(trainer.device):
-            check_labels(part.labels, trainer.count_classes(part.images[:1]))
+            classes = trainer.count_classes(part.images[:1])
+            check_class_counts(loss, check_labels(part.labels, classes), classes)
             if state is not None:
                 restore(state, trainer.model, trainer.loss, trainer.optimiser)
             for epoch in range(state.epoch if state else 0, config.epochs):
                 trainer.run_epoch(epoch)
-                for callback in callbacks:
+                for callback in known:
                     callback.on_epoch_end(epoch + 1, trainer)
     return trainer.model

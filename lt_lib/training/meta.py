@@ -31,7 +31,8 @@ def meta_weights(
     forward-mode pass over the batch, in place of the published code's second backward pass through an
     unrolled step. The values are the same.
 
-    Both passes see batch statistics of their own where the model is in train mode; parameters, buffers,
+    Both passes are of the precision of the parameters, also within autocast, whose casts forward mode does
+    not follow. They see batch statistics of their own where the model is in train mode; parameters, buffers,
     gradients and modes of the model stay as they are. Frozen parameters take no part.
 
     Args:
@@ -41,14 +42,18 @@ def meta_weights(
         meta: images of the meta batch, (M, ch, H, W).
         meta_labels: (M,) int64.
     """
+    with full_precision(images.device):
+        return _agreement(model, images, labels, meta, meta_labels)
+
+
+def _agreement(model: nn.Module, images: Tensor, labels: Tensor, meta: Tensor, meta_labels: Tensor) -> Tensor:
     learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
     def losses(parameters: Mapping[str, Tensor], inputs: Tensor, wanted: Tensor) -> Tensor:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}  # statistics move
         logits = functional_call(model, {**parameters, **buffers}, (inputs,))
-        with full_precision(logits.device):
-            exact = logits if logits.dtype == torch.float64 else logits.float()
-            return cross_entropy(exact, wanted, reduction="none")
+        exact = logits if logits.dtype == torch.float64 else logits.float()
+        return cross_entropy(exact, wanted, reduction="none")
 
     with torch.enable_grad():
         value = losses(learned, meta, meta_labels).mean()

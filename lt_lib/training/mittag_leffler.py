@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 from lt_lib.data import imbalance_statistics
@@ -20,12 +21,13 @@ def mittag_leffler(order: float, value: float) -> float:
         value: t, in [0, 1].
 
     Raises:
-        ValueError: either is outside its range.
+        ValueError: either is no number or outside its range.
     """
-    if not LOWEST_ORDER <= order <= 1 or not 0 <= value <= 1:
+    numbers = all(isinstance(given, Real) and not isinstance(given, bool) for given in (order, value))
+    if not numbers or not LOWEST_ORDER <= order <= 1 or not 0 <= value <= 1:
         raise ValueError(
-            f"E_a(-t) is computed for orders a in [{LOWEST_ORDER}, 1] and t in [0, 1]; found a = {order} and "
-            f"t = {value}."
+            f"E_a(-t) is computed for orders a in [{LOWEST_ORDER}, 1] and t in [0, 1]; found a = {order!r} "
+            f"and t = {value!r}. Call it once a number."
         )
     return math.fsum(c * (-float(value)) ** k for k, c in enumerate(_coefficients(float(order))))
 

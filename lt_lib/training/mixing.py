@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lt_lib.losses.glmc import PARTNERS, GLMCLoss
 from lt_lib.losses.views import MixedViews
 from lt_lib.nets.extras import extras_of
-from lt_lib.training.config import TrainConfig
+from lt_lib.training.config import TrainConfig, check_number
 from lt_lib.training.recipes import Batch, Recipe, apply_loss, check_parts, register
 
 
@@ -36,7 +36,12 @@ def draw_box(share: float, height: int, width: int, generator: torch.Generator) 
 
 
 def mixup(images: Tensor, partners: Tensor, share: float) -> Tensor:
-    """Return `share` * images + (1 - share) * partners (Zhang et al. 2018, arXiv 1710.09412)."""
+    """Return `share` * images + (1 - share) * partners (Zhang et al. 2018, arXiv 1710.09412).
+
+    Raises:
+        ValueError: `share` is no number in 0..1, or the shapes differ.
+    """
+    _check_mixture(images, partners, share)
     return torch.lerp(partners, images, share)
 
 
@@ -47,13 +52,26 @@ def cutmix(
 
     That share is the label's, and differs from `share` where the box is cut at the border or rounded: the
     original CutMix takes it so, the code released with GLMC keeps `share`.
+
+    Raises:
+        ValueError: `share` is no number in 0..1, or the shapes differ.
     """
+    _check_mixture(images, partners, share)
     height, width = images.shape[2:]
     rows, columns = draw_box(share, height, width, generator)
     mixed = images.clone()
     mixed[:, :, rows, columns] = partners[:, :, rows, columns]
     area = max(rows.stop - rows.start, 0) * max(columns.stop - columns.start, 0)
     return mixed, 1 - area / (height * width)
+
+
+def _check_mixture(images: Tensor, partners: Tensor, share: float) -> None:
+    check_number(share, "share", 0, 1)
+    if images.shape != partners.shape:
+        raise ValueError(
+            "Images and partners must have the same shape, one partner an image; found "
+            f"{tuple(images.shape)} and {tuple(partners.shape)}."
+        )
 
 
 class GLMCRecipe(Recipe):

@@ -5,6 +5,7 @@ several views of each image, or a second batch beside the first; each such need 
 found by name through `recipe_of`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lt_lib._checks import check_choice
+from lt_lib.losses.dot_regression import DotRegressionLoss
+from lt_lib.losses.ldam import LDAMLoss
+from lt_lib.nets.heads import CosineHead, ETFHead
 from lt_lib.training.augment import MIRRORLESS
 from lt_lib.training.config import TrainConfig
 
@@ -163,10 +167,33 @@ def recipe_of(loss: nn.Module) -> Recipe:
 
 
 def check_recipes(model: nn.Module, loss: nn.Module) -> None:
-    """Check the recipes of a loss and of those within it, which may come into force later.
+    """Check the recipes of a loss and of those within it, which may come into force later, and their heads.
 
     Raises:
-        ValueError: a recipe is unknown, or asks the network for what it does not have.
+        ValueError: a recipe is unknown, or asks the network for what it does not have; dot regression without
+            an ETF head of its scale, or LDAM on a cosine head of another scale.
     """
     for module in loss.modules():
         recipe_of(module).check(model)
+        _check_head(getattr(model, "head", None), module)
+
+
+def _check_head(head: Any, loss: nn.Module) -> None:
+    """Refuse a head on which `loss` would surely mean something else."""
+    if isinstance(loss, DotRegressionLoss):
+        if not isinstance(head, ETFHead):
+            raise ValueError(
+                "The loss `dr` needs the fixed rows of an ETF head, since a trained head can shrink or turn "
+                f'at will; found a {type(head).__name__}. Build the network with `head="etf", unit=True`.'
+            )
+        scale = float(torch.linalg.vector_norm(head.weight_matrix(), dim=1).mean())
+    elif isinstance(loss, LDAMLoss) and isinstance(head, CosineHead):
+        scale = head.scale
+    else:
+        return
+    if not math.isclose(scale, loss.scale, rel_tol=1e-3):
+        name = "dr" if isinstance(loss, DotRegressionLoss) else "ldam"
+        raise ValueError(
+            f"The loss `{name}` reads cosines from logits over its `scale`, {loss.scale:g}, but the head "
+            f"multiplies them by {scale:g}. Give both the same `scale`."
+        )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from lt_lib.training.config import TrainConfig
+from lt_lib.training.config import TrainConfig, check_number
 from lt_lib.training.mittag_leffler import multiplier, order_of
 
 
@@ -31,8 +31,11 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
     this schedule, and the reweighted loss under another. With `phase` at 1 there is no second phase.
 
     Raises:
-        ValueError: the schedule is Mittag-Leffler's and `order` is None; see `with_order`.
+        ValueError: `step` is outside 0..T-1, or the schedule is Mittag-Leffler's and `order` is None; see
+            `with_order`.
     """
+    check_number(steps_per_epoch, "steps_per_epoch", 1, 2**63 - 1, whole=True)
+    check_number(step, "step", 0, config.epochs * steps_per_epoch - 1, whole=True)
     warmup, total = config.warmup * steps_per_epoch, config.epochs * steps_per_epoch
     if step < warmup:
         return config.lr * (step + 1) / warmup

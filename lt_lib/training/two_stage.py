@@ -20,7 +20,7 @@ from lt_lib.training.evaluate import evaluate
 from lt_lib.training.loop import train
 from lt_lib.training.numerics import cpu_threads, repeatable
 from lt_lib.training.pixels import MEMORY_FORMATS, Images
-from lt_lib.training.recipes import check_parts
+from lt_lib.training.recipes import check_parts, check_recipes
 from lt_lib.training.seeding import epoch_seed
 
 FEATURES = ("augmented", "once")
@@ -47,6 +47,8 @@ def second_stage(config: TrainConfig, **changes: Any) -> TrainConfig:
         schedule="cosine",
         warmup=0,
         milestones=(),
+        order=None,
+        phase=TrainConfig.phase,
         sampling="balanced",
         views="one",
     )
@@ -77,7 +79,7 @@ def retrain_classifier(
     accuracy; here the last epoch counts.
 
     For a host with a cosine or ETF head the new classifier is linear in what that head sees, see
-    `adjusted_head`: its rows may have any length.
+    `adjusted_head`: its rows may have any length. A BatchNorm in the head stays as it is, too.
 
     Args:
         model: trained, with `features(x)` (B, d) and `head`.
@@ -92,14 +94,14 @@ def retrain_classifier(
             those of new images. Augmented by default, for the published procedure.
 
     Raises:
-        ValueError: see `train`; the network lacks `features` or `head`, the loss needs heads of its own, or
-            `features` is unknown.
+        ValueError: see `train`; the network lacks `features` or `head`, the loss needs heads of its own or
+            starts something after the last epoch, or `features` is unknown.
         FloatingPointError: the loss or the classifier became NaN or infinite.
     """
     classifier = _linear_head(model)
     classes, dim = classifier.weight.shape
     start = LinearHead(dim, classes, seed=epoch_seed(seed, 0, _START))
-    classifier.load_state_dict(start.state_dict())
+    classifier.load_state_dict(start.state_dict(), strict=False)  # what it sees features through stays
     trained: LinearHead = _train_head(classifier, model, loss, part, config, seed, normalise, features)
     return trained
 
@@ -121,7 +123,7 @@ class WeightScales(nn.Module):
         offset = head.bias_vector()
         assert offset is not None
         self.reading = bias
-        self.inputs = head.inputs
+        self.head = copy.deepcopy(head).requires_grad_(False)  # for what it sees features through
         self.register_buffer("weight", head.weight.detach().clone())
         self.register_buffer("bias", offset.detach().clone() * (bias != "drop"))
         self.scales = nn.Parameter(torch.ones_like(self.bias))
@@ -129,7 +131,7 @@ class WeightScales(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return logits (B, C) of features (B, d)."""
         bias = self.bias * self.scales if self.reading == "scale" else self.bias
-        return linear(self.inputs(features), self.weight * self.scales[:, None], bias)
+        return linear(self.head.inputs(features), self.weight * self.scales[:, None], bias)
 
 
 def learn_weight_scales(
@@ -170,6 +172,25 @@ def learn_weight_scales(
     head = WeightScales(_linear_head(model), bias)
     _train_head(head, model, loss, part, config, seed, normalise, features)
     return head.scales.detach().cpu()
+
+
+def check_second_stage(model: nn.Module, loss: nn.Module, config: TrainConfig) -> None:
+    """Refuse a second stage that cannot be trained, before any time goes into the first.
+
+    Args:
+        model: the network, trained or not.
+        loss: of the second stage; its clock is set to the first epoch.
+        config: of this stage.
+
+    Raises:
+        ValueError: the network or its head does not do, the loss trains heads of its own, does not fit a
+            linear head, or starts something after the last epoch of `config`.
+    """
+    _check_loss(loss)
+    check_recipes(_OnFixedFeatures(model, _linear_head(model)), loss)
+    set_epoch: Any = getattr(loss, "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(0, config.epochs)
 
 
 def _linear_head(model: Any) -> LinearHead:

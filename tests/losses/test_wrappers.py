@@ -99,7 +99,9 @@ def test_the_inverse_loss_is_weighted_first_like_any_other(defer):
     assert itself(LOGITS, LABELS).item() == pytest.approx((weights[LABELS] * terms).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("memory", [{"class_loss": "running"}, {"mean": "epoch"}, {"count_before_start": True}])
+@pytest.mark.parametrize(
+    "memory", [{"class_loss": "running"}, {"mean": "epoch"}, {"count_before_start": True}]
+)
 def test_deferral_that_hides_batches_from_the_reweighting_is_refused(memory):
     options = {"alpha": 0.5, **memory}
     words = "`defer_epoch` hides the batches before epoch 2 .* `start_epoch` inside `inverse`"

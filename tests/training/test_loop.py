@@ -27,8 +27,10 @@ class Keep:
 
 
 def trained(config=CONFIG, loss="ce", seed=1, net=None, part=None, **more):
+    part = part or some_images()
     objective = make_loss(loss, COUNTS)
-    model = train(net or small_net(), objective, part or some_images(), config, seed, NORMALISE, **more)
+    objective.class_counts = None  # parts differ
+    model = train(net or small_net(), objective, part, config, seed, NORMALISE, **more)
     return {**model.state_dict(), **{f"loss.{k}": v for k, v in objective.state_dict().items()}}
 
 
@@ -176,7 +178,7 @@ def test_a_state_of_another_network_is_refused():
     net.head = nn.Linear(4, 5)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with pytest.raises(ValueError, match="checkpoint is of another model: `head"):
-        train(net, make_loss("ce", [1] * 5), some_images(), CONFIG, 1, NORMALISE, state=keep.states[1])
+        train(net, nn.CrossEntropyLoss(), some_images(), CONFIG, 1, NORMALISE, state=keep.states[1])
     assert same(net.state_dict(), before)
     with pytest.raises(ValueError, match="checkpoint is of another loss"):
         trained(loss="inverse", state=keep.states[1])
@@ -205,6 +207,47 @@ def test_bad_data_are_refused():
             batch_bounds(images, batch)
 
 
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ([11, 12, 11], "built for 12 images of class 1, but the labels hold 11"),
+        ([11, 11], "built for 2 classes, but the network gives 3 logits"),
+        ([11, 11, 11, 11], "built for 4 classes"),
+    ],
+)
+@pytest.mark.parametrize("hyper", [{}, {"drw_epoch": 1, "inverse": {}, "defer_epoch": 1}])
+def test_class_counts_that_disagree_with_the_labels_are_refused(counts, sentence, hyper):
+    loss = make_loss("balanced_softmax", counts, **hyper)
+    with pytest.raises(ValueError, match=sentence):
+        train(small_net(), loss, some_images(), CONFIG, 0, NORMALISE)
+    assert not any("class_counts" in name for name in loss.state_dict())
+
+
+def test_class_counts_may_be_meant_to_differ():
+    part, config = some_images(30), TrainConfig(epochs=1, batch=16, device="cpu")
+    loss = make_loss("balanced_softmax", COUNTS)
+    with pytest.raises(ValueError, match=r"11 images .* hold 10.*set `loss\.class_counts = None`"):
+        train(small_net(), loss, part, config, 0, NORMALISE)
+    loss.class_counts = None
+    train(small_net(), loss, part, config, 0, NORMALISE)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "words"), [([Keep], "the class Keep"), ([print], "found <built-in"), (Keep(), "a list of")]
+)
+def test_what_is_no_callback_is_refused_before_training(callbacks, words):
+    net = small_net()
+    with pytest.raises(ValueError, match=f"`callbacks` must be .*{words}"):
+        train(net, make_loss("ce", COUNTS), some_images(), CONFIG, 0, NORMALISE, callbacks)
+    assert same(net.state_dict(), small_net().state_dict())
+
+
+def test_callbacks_from_an_iterator_are_called_in_every_epoch():
+    keep = Keep()
+    trained(callbacks=(callback for callback in [keep]))
+    assert list(keep.states) == [1, 2, 3, 4]
+
+
 class OnePosition(nn.Sequential):
     def __init__(self):
         super().__init__(
@@ -229,8 +272,9 @@ def test_a_network_of_double_precision_trains_as_the_single_one():
 
 
 def test_numbers_of_numpy_are_numbers():
-    config = TrainConfig(epochs=np.int64(3), lr=np.float32(0.5), milestones=list(np.array([1, 2])))
-    assert config == TrainConfig(epochs=3, lr=0.5, milestones=(1, 2))
+    numbers = {"epochs": np.int64(3), "lr": np.float32(0.5), "milestones": list(np.array([1, 2]))}
+    config = TrainConfig(schedule="step", **numbers)
+    assert config == TrainConfig(epochs=3, lr=0.5, schedule="step", milestones=(1, 2))
     assert type(config.epochs) is int
     assert type(config.lr) is float
     assert json.loads(json.dumps(config.to_dict())) == config.to_dict()

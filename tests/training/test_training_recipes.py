@@ -8,7 +8,7 @@ from torch import nn
 from lt_lib.losses import make_loss
 from lt_lib.nets import build_net
 from lt_lib.training import Recipe, TrainConfig, Trainer, register, train
-from lt_lib.training.recipes import RECIPES, Batch
+from lt_lib.training.recipes import RECIPES, Batch, check_recipes
 from lt_lib.training.sampling import draw_places
 
 CONFIG = TrainConfig(epochs=3, batch=8, augment="crop_flip", device="cpu")
@@ -107,7 +107,7 @@ def test_a_network_without_features_is_refused_at_once(loss):
 
 def test_deferral_past_the_last_epoch_is_refused():
     with pytest.raises(ValueError, match=r"`defer_epoch`.* 3"):
-        train(small_net(), make_loss("focal", [1] * 3, defer_epoch=3), some_images(), CONFIG, 0, NORMALISE)
+        train(small_net(), make_loss("focal", [11] * 3, defer_epoch=3), some_images(), CONFIG, 0, NORMALISE)
 
 
 @dataclass
@@ -244,3 +244,33 @@ def test_features_recipe_lets_a_head_with_batch_norm_see_each_batch_once() -> No
     inputs = twin.head.inputs(twin.features(images))
     own = (inputs * twin.head.weight[batch.labels]).sum(1)
     torch.testing.assert_close(value, ((own - inputs.norm(dim=1)) ** 2 / (2 * inputs.norm(dim=1))).mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "net", "words"),
+    [
+        ("dr", {}, {}, "needs the fixed rows of an ETF head.*found a LinearHead"),
+        ("dr", {}, {"head": "cosine"}, "found a CosineHead"),
+        ("dr", {"scale": 2.0}, {"head": "etf"}, "`dr` .* `scale`, 2, but the head multiplies them by 1"),
+        ("ldam", {}, {"head": "cosine", "scale": 16.0}, "`ldam` .* `scale`, 30, but .* by 16"),
+        ("ldam", {"inverse": {}, "defer_epoch": 1}, {"head": "cosine", "scale": 16.0}, "`ldam` .* by 16"),
+    ],
+)
+def test_a_head_on_which_the_loss_means_something_else_is_refused(name, hyper, net, words):
+    model = build_net({"depth": 8, "width": 2, **net}, 3, 1, seed=0)
+    with pytest.raises(ValueError, match=words):
+        train(model, make_loss(name, [11] * 3, **hyper), some_images(), CONFIG, 0, NORMALISE)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "net"),
+    [
+        ("dr", {"scale": 3.0}, {"head": "etf", "scale": 3.0}),
+        ("ldam", {"scale": 16.0}, {"head": "cosine", "scale": 16.0}),
+        ("ldam", {}, {"head": "linear"}),  # its docstring says what the margin is there
+    ],
+)
+def test_a_head_that_the_loss_allows_passes(name, hyper, net):
+    check_recipes(
+        build_net({"depth": 8, "width": 2, **net}, 3, 1, seed=0), make_loss(name, [11] * 3, **hyper)
+    )

@@ -7,7 +7,7 @@ from torch import nn
 
 from lt_lib.losses import make_loss
 from lt_lib.nets import CosineHead, ETFHead, LinearHead, build_net, resnet
-from lt_lib.posthoc import UnitLinearHead, adjusted_head
+from lt_lib.posthoc import BatchNormLinearHead, UnitLinearHead, adjusted_head
 from lt_lib.training import TrainConfig, evaluate
 from lt_lib.training.two_stage import (
     WeightScales,
@@ -176,6 +176,7 @@ def test_batch_normalisation_uses_the_running_statistics():
         (CosineHead(8, 3), UnitLinearHead),
         (ETFHead(8, 3), LinearHead),
         (ETFHead(8, 3, unit=True), UnitLinearHead),
+        (ETFHead(8, 3, unit=True, batch_norm=True), BatchNormLinearHead),
     ],
 )
 def test_the_new_classifier_is_linear_in_what_the_old_head_saw(head, kind):
