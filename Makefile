@@ -28,9 +28,10 @@ lint: env ## ruff (style, docstrings, format) and mypy
 reference: env ## rewrite tests/reference from the executed digits notebooks
 	@$(VENV_PYTHON) book/reference.py write
 
-bench: env ## run every benchmark in benchmarks/
+bench: env ## run every benchmark in benchmarks/, in its --quick form if it has one
 	@set -e; for name in $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))); do \
-	  echo "== benchmarks/$$name.py"; OMP_NUM_THREADS=1 $(VENV_PYTHON) -m benchmarks.$$name; \
+	  quick=$$(grep -qs '"--quick"' benchmarks/$$name.py && echo --quick || true); \
+	  echo "== benchmarks/$$name.py $$quick"; OMP_NUM_THREADS=1 $(VENV_PYTHON) -m benchmarks.$$name $$quick; \
 	done
 
 clean: ## remove build/ ; trained runs (runs/) and .venv stay
