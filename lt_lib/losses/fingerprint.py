@@ -1,6 +1,7 @@
 """What does a loss optimise? The effective coefficient of each class's mean loss, by autograd."""
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from lt_lib.losses._base import check_features
 from lt_lib.reweighting._entry import LabelCheck, check_batch, cross_entropy
 
 _ROUNDING = 1e-13  # a gradient below this share of cross-entropy's is rounding: float64 sums have some 1e-16
+_REPEATS = 1e-5  # differences of a repeated call above this share are no rounding of a device's sums
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ def fingerprint(
 
     Args:
         loss: called as ``loss(logits, labels)``, or with `features` as a third argument if they are given;
-            returns a scalar. A module is copied first, so that counts and records of yours stay; its mode and
-            epoch are those that it has. A deferred loss is measured as the one in force.
+            returns a scalar. A module is copied first, in float64, so that counts and records of yours stay;
+            its mode and epoch are those that it has. A function is called as it is, in float32 if its
+            constants refuse float64. All is evaluated twice, and the global random state stays. A deferred
+            loss is measured as the one in force.
         logits: (B, C), best of one training batch, since losses look at the batch.
         labels: (B,).
         features: (B, d), for losses of the recipe "features".
@@ -76,17 +80,17 @@ def fingerprint(
         The coefficients and what they leave out, float64 on the CPU.
 
     Raises:
-        ValueError: a shape does not fit, a label is outside 0..C-1, the loss is of several views, its value
-            is no scalar with a gradient, a gradient is not finite, or the samples of a class are fitted so
-            well that cross-entropy has no gradient to compare with.
+        ValueError: a shape does not fit, a label is outside 0..C-1, the loss cannot be called so or is of
+            several views, its value is no real scalar with a gradient, is NaN, or differs between two
+            calls, a gradient is not finite, or the samples of a class are fitted so well that cross-entropy
+            has no gradient to compare with.
     """
     labels, point = _enter(logits, labels)
-    value = _evaluate(loss, point, labels, features)
-    (gradient,) = torch.autograd.grad(value, point, allow_unused=True)
-    gradient = torch.zeros_like(point) if gradient is None else gradient
+    more = _check_call(loss, labels, features)
+    value, gradient = _measured(loss, point, labels, more)
     check_finite(gradient, "gradient of the loss")
     (own,) = torch.autograd.grad(cross_entropy(point, labels, "mean"), point)
-    return _fit(gradient.cpu(), own.cpu() * len(labels), labels.cpu(), float(value.detach()))
+    return _fit(gradient.cpu(), own.cpu() * len(labels), labels.cpu(), value)
 
 
 def _enter(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,28 +101,74 @@ def _enter(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return labels, logits.detach().to(torch.float64).requires_grad_()
 
 
-def _evaluate(loss: Callable[..., Tensor], point: Tensor, labels: Tensor, features: Any) -> Tensor:
+def _check_call(loss: Any, labels: Tensor, features: Any) -> tuple[Tensor, ...]:
+    """Return what `loss` takes beside logits and labels; refuse what cannot be called with them."""
+    if isinstance(loss, type) or not callable(loss):
+        found = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
+        raise ValueError(
+            f"`loss` must be called as `loss(logits, labels)`; found {found}. Pass an instance or a "
+            "function, for example `make_loss(name, class_counts)`."
+        )
     recipe = getattr(loss, "recipe", "plain")
     if recipe not in ("plain", "features"):
         raise ValueError(
             f"A fingerprint needs a loss on logits; found one of the recipe `{recipe}`, which is spread over "
             "several views or a second batch. Measure its classification term alone."
         )
-    if isinstance(loss, nn.Module):
-        loss = copy.deepcopy(loss)
-    more = (
-        () if features is None else (check_features(features, labels, type(loss).__name__).detach().double(),)
-    )
-    value = loss(point, labels, *more)
-    if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
+    given = () if features is None else (check_features(features, labels, type(loss).__name__).detach(),)
+    try:
+        inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(labels, labels, *given)
+    except TypeError as error:
+        names = "(logits, labels, features)" if given else "(logits, labels)"
+        raise ValueError(
+            f"`loss` cannot be called as `loss{names}`: {error}. "
+            f"{'Leave `features` out' if given else 'Pass what it needs'}, or wrap it in a function that can."
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature
+    return given
+
+
+def _measured(loss: Any, point: Tensor, labels: Tensor, more: tuple[Tensor, ...]) -> tuple[float, Tensor]:
+    """Return value and gradient (B, C) of `loss`, in float64 if it can; refuse one that differs twice."""
+    devices = [point.device] if point.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        one, two = (_evaluate(loss, point, labels, more) for _ in range(2))  # the state runs on between them
+    if any(
+        float((a - b).abs().max()) > _REPEATS * float(a.abs().max()) for a, b in zip(one, two, strict=True)
+    ):
+        raise ValueError(
+            f"`loss` gives {float(one[0]):g}, then {float(two[0]):g} for the same batch, so it is random or "
+            "remembers calls. Pass a module in eval mode, or the module itself: it is copied for each call."
+        )
+    return float(one[0]), one[1]
+
+
+def _evaluate(loss: Any, point: Tensor, labels: Tensor, more: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return value () and gradient (B, C), detached, of a copy of `loss` on copies of what it is given."""
+    try:
+        value = _called(loss, point, labels, more, torch.float64)
+    except RuntimeError:  # constants of float32 that no module holds as buffers
+        value = _called(loss, point, labels, more, torch.float32)
+    if not isinstance(value, Tensor) or value.ndim or value.is_complex() or not value.requires_grad:
         found = type(value).__name__
         if isinstance(value, Tensor):
             found = f"shape {tuple(value.shape)}" if value.ndim else "one without gradient"
+            found = f"one of {value.dtype}" if value.is_complex() else found
         raise ValueError(
-            f"`loss` must return a scalar tensor that torch can differentiate in the logits; found {found}. "
-            "Return the mean over the batch, not detached."
+            f"`loss` must return a real scalar tensor that torch can differentiate in the logits; found "
+            f"{found}. Return the mean over the batch, not detached."
         )
-    return value
+    if bool(value.isnan()):
+        raise ValueError("`loss` is NaN on this batch, so nothing can be measured. Look for log(0) or 0 / 0.")
+    (gradient,) = torch.autograd.grad(value, point, allow_unused=True)
+    return value.detach(), torch.zeros_like(point) if gradient is None else gradient
+
+
+def _called(loss: Any, point: Tensor, labels: Tensor, more: tuple[Tensor, ...], dtype: torch.dtype) -> Any:
+    own = copy.deepcopy(loss).to(dtype) if isinstance(loss, nn.Module) else loss
+    # clones: a loss may write into what it is given, and a leaf would refuse it
+    return own(point.to(dtype).clone(), labels.clone(), *(rows.to(dtype, copy=True) for rows in more))
 
 
 def _fit(gradient: Tensor, own: Tensor, labels: Tensor, value: float) -> Fingerprint:

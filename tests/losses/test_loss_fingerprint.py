@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from lt_lib.losses import LOSS_NAMES, fingerprint, make_loss
+from lt_lib.losses import LOSS_NAMES, InverseLoss, fingerprint, make_loss
 from lt_lib.losses._base import ClassLoss
-from lt_lib.reweighting import macro_weights
+from lt_lib.reweighting import InverseReweighting, macro_weights
 
 COUNTS = [90, 40, 15, 5, 5]
 PRESENT = 4  # the last class has no sample in the batch
@@ -78,7 +79,7 @@ def test_reweighted_cross_entropy_is_explained_in_full(name):
 
 def inverse(logits, batches=(5, 5, 3, 1, 1), **options):
     """Fingerprint of inverse reweighting with alpha 0 after `batches` of each class, and its beta."""
-    loss = make_loss("inverse", COUNTS, alpha=0.0, **options)
+    loss = InverseLoss(InverseReweighting(COUNTS, dtype=torch.float64, **options))
     loss.reweighting.batch_counts.copy_(torch.tensor(batches))
     loss.set_epoch(1, 4)
     return fingerprint(loss, logits, LABELS), macro_weights(batches)[:PRESENT]
@@ -210,15 +211,81 @@ class OfViews(ClassLoss):
     ("loss", "words"),
     [
         (OfViews(5), "found one of the recipe `bcl`"),
-        (lambda z, y: z.sum(1), r"must return a scalar tensor .* found shape \(30,\)"),
+        (lambda z, y: z.sum(1), r"must return a real scalar tensor .* found shape \(30,\)"),
         (lambda z, y: 3.0, "found float"),
         (lambda z, y: z.sum().detach(), "found one without gradient"),
-        (lambda z, y: (z * math.inf).sum(), "`gradient of the loss` must be finite"),
+        (lambda z, y: (z * math.inf).sum(), "NaN"),
+        (lambda z, y: (z[0, 0] - z[0, 0].detach()).sqrt(), "`gradient of the loss` must be finite"),
+        (lambda z, y: z.sum() * math.nan, "`loss` is NaN on this batch"),
+        (lambda z, y: F.dropout(z, 0.5).square().mean(), "for the same batch, so it is random"),
+        (nn.Sequential, "found the class Sequential"),
+        ("ce", "found 'ce'"),
+        (lambda z, y: z.sum() * 1j, "found one of torch.complex128"),
+        (lambda z, y, h: z.sum(), r"cannot be called as `loss\(logits, labels\)`: missing"),
     ],
 )
 def test_what_has_no_fingerprint(loss, words):
     with pytest.raises(ValueError, match=words):
         fingerprint(loss, batch(), LABELS)
+
+
+def test_a_function_of_two_is_not_given_features():
+    with pytest.raises(
+        ValueError, match=r"as `loss\(logits, labels, features\)`: too many .* Leave `features`"
+    ):
+        fingerprint(lambda z, y: F.cross_entropy(z, y), batch(), LABELS, torch.ones(B, 3))
+
+
+WEIGHT = torch.tensor([0.5, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("loss", "rel"),
+    [
+        (nn.CrossEntropyLoss(weight=WEIGHT), 1e-12),
+        (lambda z, y: F.cross_entropy(z, y, weight=WEIGHT), 1e-5),  # in float32, as its constant
+    ],
+)
+def test_constants_of_float32_are_no_obstacle(loss, rel):
+    weights = WEIGHT[:PRESENT].double()
+    for logits in (batch(), batch().float()):
+        found = fingerprint(loss, logits, LABELS)
+        close(
+            found.coefficients,
+            N * weights / (N * weights).sum(),
+            rel=rel if logits.dtype.itemsize > 4 else 1e-5,
+        )
+        close(found.explained, [1.0] * 4, rel=1e-5)
+
+
+def test_a_loss_that_writes_into_its_arguments_changes_nothing():
+    def writes(z, y):
+        z.add_(1)
+        value = F.cross_entropy(z, y.clone())
+        y.zero_()
+        return value
+
+    logits, labels = batch(), LABELS.clone()
+    found, wanted = fingerprint(writes, logits, labels), fingerprint(F.cross_entropy, batch(), LABELS)
+    assert torch.equal(labels, LABELS)
+    assert torch.equal(logits, batch())
+    close(found.coefficients, wanted.coefficients[:PRESENT])
+
+
+def test_global_random_state_stays_and_eval_mode_is_no_chance():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, logits, labels):
+            return F.cross_entropy(self.drop(logits), labels)
+
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match="random or remembers calls"):
+        fingerprint(Dropped(), batch(), LABELS)
+    assert torch.equal(torch.get_rng_state(), state)
+    close(fingerprint(Dropped().eval(), batch(), LABELS).coefficients, N / B)
 
 
 def test_what_is_no_batch():
