@@ -1,7 +1,7 @@
 """Corrections of a trained network's logits that need no further training of its features."""
 
 from lt_lib.posthoc.adjustment import logit_adjustment, prior_shift
-from lt_lib.posthoc.heads import BIASES, UnitLinearHead, adjusted_head, with_head
+from lt_lib.posthoc.heads import BIASES, BatchNormLinearHead, UnitLinearHead, adjusted_head, with_head
 from lt_lib.posthoc.norms import tau_normalise, tau_scales
 from lt_lib.posthoc.scaling import Scaling, fit_logit_bias, fit_temperature, fit_vector_scaling
 from lt_lib.posthoc.selection import MEASURES, TAUS, TauChoice, choose_tau
@@ -10,6 +10,7 @@ __all__ = [
     "BIASES",
     "MEASURES",
     "TAUS",
+    "BatchNormLinearHead",
     "Scaling",
     "TauChoice",
     "UnitLinearHead",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lt_lib._checks import as_vector, check_choice, check_finite
-from lt_lib.nets.heads import LinearHead
+from lt_lib.nets.heads import ETFHead, LinearHead
 
 BIASES = ("scale", "keep", "drop")
 
@@ -28,6 +28,50 @@ class UnitLinearHead(LinearHead):
         return normalize(features)
 
 
+class BatchNormLinearHead(LinearHead):
+    """Logits `W u + b` with u = a h + c, or `u = (a h + c) / |a h + c|`: after a head with a BatchNorm.
+
+    In eval mode a BatchNorm is this affine map of each feature; it is frozen here, as buffers.
+
+    Args:
+        dim: d, number of features.
+        classes: C.
+        unit: whether u is on the unit sphere.
+    """
+
+    stretch: Tensor  # a, (d,)
+    offset: Tensor  # c, (d,)
+
+    def __init__(self, dim: int, classes: int, unit: bool = False) -> None:
+        super().__init__(dim, classes)
+        self.unit = unit
+        self.register_buffer("stretch", torch.ones(dim))
+        self.register_buffer("offset", torch.zeros(dim))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits (B, C) of features (B, d)."""
+        return super().forward(self.inputs(features))
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """Return the vectors u (B, d) that `weight_matrix` acts on."""
+        mapped = features * self.stretch + self.offset
+        return normalize(mapped) if self.unit else mapped
+
+    @torch.no_grad()
+    def freeze(self, norm: nn.Module) -> None:
+        """Take the affine map of a BatchNorm in eval mode (or of another such head)."""
+        if isinstance(norm, BatchNormLinearHead):
+            stretch, offset = norm.stretch, norm.offset
+        else:
+            assert isinstance(norm, nn.BatchNorm1d)
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            stretch = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+            offset = norm.bias.double() - norm.running_mean.double() * stretch
+        self.stretch.copy_(stretch)
+        self.offset.copy_(offset)
+
+
 def adjusted_head(head: nn.Module, scales: Any = None, shift: Any = None, bias: str = "scale") -> LinearHead:
     r"""Return a linear head with logits :math:`s_c\,(w_c^\top u) + b'_c + t_c`; the given one stays as it is.
 
@@ -40,10 +84,11 @@ def adjusted_head(head: nn.Module, scales: Any = None, shift: Any = None, bias: 
     - Temperature T: `scales` of 1 / T; vector scaling and logit bias: `scales` and `shift` of the fit.
     - Learned weight scales: `scales` of `learn_weight_scales`.
 
-    The equivalent is exact for every head of `lt_lib.nets`: a linear head without bias gets one; a cosine
-    head, and an ETF head on the unit sphere, become a `UnitLinearHead`, whose rows are
+    The equivalent is exact, up to rounding, for every head of `lt_lib.nets`: a linear head without bias gets
+    one; a cosine head, and an ETF head on the unit sphere, become a `UnitLinearHead`, whose rows are
     `scale * w_c / |w_c|`; an ETF head becomes a `LinearHead` that starts at the frame and is a parameter,
-    so a later training would move it.
+    so a later training would move it. An ETF head with a BatchNorm becomes a `BatchNormLinearHead`, whose
+    logits are those of eval mode: its statistics, scale and shift stay as they are now.
 
     Args:
         head: with `weight_matrix()` (C, d), `bias_vector()` and `inputs(features)`.
@@ -52,21 +97,24 @@ def adjusted_head(head: nn.Module, scales: Any = None, shift: Any = None, bias: 
         bias: "scale", "keep" or "drop".
 
     Raises:
-        ValueError: the head is of another kind, `scales` or `shift` does not hold C finite numbers, or `bias`
-            is unknown.
+        ValueError: the head is of another kind, `scales` or `shift` does not hold C finite numbers, `bias` is
+            unknown, or a new weight or bias overflows.
     """
     check_choice(bias, BIASES, "bias")
     weight, old = _linear_form(head)
     factors = _per_class(scales, "scales", weight, 1.0)
     new = torch.zeros_like(factors) if bias == "drop" else old * (factors if bias == "scale" else 1)
     new = new + _per_class(shift, "shift", weight, 0.0)
-    classes, dim = weight.shape
-    kind = UnitLinearHead if _looks_at_direction(head, weight) else LinearHead
-    changed = kind(dim, classes).to(weight)
+    changed = _blank(head, weight)
     with torch.no_grad():
         changed.weight.copy_(weight.double() * factors[:, None])
         assert changed.bias is not None
         changed.bias.copy_(new)
+        if not bool(torch.isfinite(changed.weight).all() & torch.isfinite(changed.bias).all()):
+            raise ValueError(
+                f"`scales` and `shift` must leave weights and biases that {weight.dtype} can hold; found one "
+                "that overflows. Pass smaller ones, or a head in float64."
+            )
     return changed.train(head.training)
 
 
@@ -98,6 +146,17 @@ def _linear_form(head: Any) -> tuple[Tensor, Tensor]:
     if bias is None:
         return weight, torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
     return weight, bias.detach().double()
+
+
+def _blank(head: Any, weight: Tensor) -> LinearHead:
+    """Return a linear head, not yet set, that sees what `head` sees in eval mode."""
+    classes, dim = weight.shape
+    norm = head if isinstance(head, BatchNormLinearHead) else getattr(head, "bn", None)
+    if isinstance(head, ETFHead | BatchNormLinearHead) and norm is not None:
+        normed = BatchNormLinearHead(dim, classes, head.unit).to(weight)
+        normed.freeze(norm)
+        return normed
+    return (UnitLinearHead if _looks_at_direction(head, weight) else LinearHead)(dim, classes).to(weight)
 
 
 def _looks_at_direction(head: Any, weight: Tensor) -> bool:

@@ -38,10 +38,11 @@ def completed(after: Mapping[str, Any] | str, calibration: Any) -> dict[str, Any
             '`after` must be None, a name or a mapping such as {"name": "logit_adjustment", "tau": 1.0}; '
             f"found {after!r}."
         )
-    check_choice(given["name"], AFTER, "the name of `after`")
+    check_choice(given["name"], AFTER, "the name of after")
     options = {**AFTER[given["name"]]}
+    known = ("name", *options)
     for name, value in given.items():
-        check_choice(name, ("name", *options), f"an option of `after` `{given['name']}`")
+        check_choice(name, known, f"an option of after {given['name']}")
         options[name] = {**options[name], **_mapping(value)} if name == "training" else value
     for name, choices in _CHOICES.items():
         if name in options:
@@ -51,7 +52,7 @@ def completed(after: Mapping[str, Any] | str, calibration: Any) -> dict[str, Any
     if "loss" in options:
         options["loss"] = _loss(options["loss"])
         for name in options["training"]:
-            check_choice(name, _second_stage_fields(), "a field of `training` in `after`")
+            check_choice(name, _second_stage_fields(), "a field of training in after")
     return options
 
 

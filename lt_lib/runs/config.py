@@ -68,7 +68,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         data, net, loss = (_mapping(getattr(self, name), name) for name in ("data", "net", "loss"))
         for name in data:
-            check_choice(name, DATA_DEFAULTS, "an entry of `data`")
+            check_choice(name, DATA_DEFAULTS, "an entry of data")
         check_choice(data.get("draw", "generator"), DRAWS, "draw")
         if "name" not in loss:
             raise ValueError(f'`loss` needs an entry "name", such as "ce"; found {loss}.')

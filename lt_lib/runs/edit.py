@@ -15,10 +15,15 @@ from lt_lib.losses._base import ClassLoss
 from lt_lib.posthoc import adjusted_head, choose_tau, prior_shift, tau_scales, with_head
 from lt_lib.runs.after import CALIBRATION
 from lt_lib.runs.config import RunConfig
-from lt_lib.runs.experiment import Outcome, final_metrics
+from lt_lib.runs.experiment import Outcome, final_metrics, make_net
 from lt_lib.training import TrainConfig, cpu_threads, evaluate, repeatable, resolve_device
 from lt_lib.training.pixels import MEMORY_FORMATS
-from lt_lib.training.two_stage import learn_weight_scales, retrain_classifier, second_stage
+from lt_lib.training.two_stage import (
+    check_second_stage,
+    learn_weight_scales,
+    retrain_classifier,
+    second_stage,
+)
 
 Normalise = tuple[Tensor, Tensor]
 Edited = tuple[nn.Module, dict[str, Any]]  # a head, and what was found on the way, in JSON types
@@ -28,11 +33,12 @@ def check_after(config: RunConfig) -> None:
     """Refuse a second stage that cannot be trained, before the first one is.
 
     Raises:
-        ValueError: its loss or its training is badly set.
+        ValueError: its loss or its training is badly set, or they do not fit each other or the network.
     """
     if config.after is not None and "loss" in config.after:
-        _stage(config, config.after)
-        _loss_of(config.after, config.split())
+        split = config.split()
+        stage, loss = _stage(config, config.after), _loss_of(config.after, split)
+        check_second_stage(make_net(config, split), loss, stage)
 
 
 def edit(config: RunConfig, model: nn.Module, history: dict[str, np.ndarray]) -> Outcome:

@@ -123,7 +123,8 @@ class WeightScales(nn.Module):
         offset = head.bias_vector()
         assert offset is not None
         self.reading = bias
-        self.head = copy.deepcopy(head).requires_grad_(False)  # for what it sees features through
+        self.head = copy.deepcopy(head)  # for what it sees features through, without weights
+        self.head.weight = self.head.bias = None  # type: ignore[assignment]
         self.register_buffer("weight", head.weight.detach().clone())
         self.register_buffer("bias", offset.detach().clone() * (bias != "drop"))
         self.scales = nn.Parameter(torch.ones_like(self.bias))

@@ -4,6 +4,7 @@ from torch import nn
 
 from lt_lib.nets import CosineHead, ETFHead, LinearHead, resnet
 from lt_lib.posthoc import (
+    BatchNormLinearHead,
     UnitLinearHead,
     adjusted_head,
     logit_adjustment,
@@ -16,6 +17,14 @@ from lt_lib.posthoc import (
 COUNTS = [40, 20, 10, 5]
 
 
+def with_statistics(head):
+    """Return the head in eval mode, its BatchNorm as after a training."""
+    with torch.no_grad():
+        for tensor in (head.bn.running_mean, head.bn.running_var, head.bn.weight, head.bn.bias):
+            tensor.copy_(torch.rand(6, generator=torch.Generator().manual_seed(tensor.numel())) + 0.5)
+    return head.eval()
+
+
 def heads():
     linear = LinearHead(6, 4)
     with torch.no_grad():
@@ -26,6 +35,8 @@ def heads():
         "cosine": CosineHead(6, 4, scale=7.0),
         "etf": ETFHead(6, 4, scale=3.0),
         "etf on the sphere": ETFHead(6, 4, scale=3.0, unit=True),
+        "etf behind a norm": with_statistics(ETFHead(6, 4, scale=3.0, batch_norm=True)),
+        "etf on the sphere behind a norm": with_statistics(ETFHead(6, 4, unit=True, batch_norm=True)),
     }
 
 
@@ -41,6 +52,8 @@ def test_the_adjusted_head_gives_the_adjusted_logits(name):
     assert torch.allclose(
         changed.inputs(features) @ changed.weight_matrix().T + changed.bias_vector(), changed(features)
     )
+    again = adjusted_head(changed, shift=-shift)
+    assert torch.allclose(again(features), scales * head(features), atol=1e-5)
     assert isinstance(changed, UnitLinearHead) == (name in ("cosine", "etf on the sphere"))
     assert {n: t.tolist() for n, t in head.state_dict().items()} == {n: t.tolist() for n, t in before.items()}
 
@@ -52,6 +65,14 @@ def test_the_bias_is_scaled_kept_or_dropped():
     for bias, added in (("scale", scales.float() * head.bias), ("keep", head.bias), ("drop", 0)):
         assert torch.allclose(adjusted_head(head, scales, bias=bias)(features), product + added, atol=1e-6)
     assert torch.equal(adjusted_head(head)(features), head(features))
+
+
+def test_a_batch_norm_stays_frozen_after_the_head():
+    head, features = heads()["etf on the sphere behind a norm"], torch.randn(9, 6)
+    changed = adjusted_head(head, tau_scales(head.weight_matrix(), 1), bias="drop").train()
+    assert torch.allclose(changed(features), head(features), atol=1e-5)  # rows of length one already
+    assert [name for name, _ in changed.named_parameters()] == ["weight", "bias"]
+    assert type(changed) is BatchNormLinearHead
 
 
 def test_a_network_gets_another_head_and_the_old_one_keeps_its_own():
@@ -80,6 +101,7 @@ class Squared(LinearHead):
             "`scales` must hold one number for each of the 4",
         ),
         (lambda: adjusted_head(LinearHead(6, 4), shift=[1, 2, 3, float("inf")]), "`shift` must be finite"),
+        (lambda: adjusted_head(LinearHead(6, 4), [1e39] * 4), "float32 can hold; found one that overflows"),
         (lambda: adjusted_head(LinearHead(6, 4), bias="half"), "`bias` must be one of drop, keep, scale"),
         (lambda: with_head(nn.Linear(6, 4), LinearHead(6, 4)), "Linear has no `head`"),
     ],

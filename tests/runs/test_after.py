@@ -209,10 +209,10 @@ def test_a_run_killed_in_either_stage_ends_with_the_same_bits(store, tmp_path, t
     [
         (5, "`after` must be None, a name or a mapping"),
         ({"tau": 1}, "`after` must be None, a name or a mapping"),
-        ("logit_adjust", "the name of `after`.*Did you mean `logit_adjustment`"),
+        ("logit_adjust", "`the name of after`.*Did you mean `logit_adjustment`"),
         (
             {"name": "logit_adjustment", "taus": 1},
-            "an option of `after` `logit_adjustment`.*Did you mean `tau`",
+            "`an option of after logit_adjustment` must be one of name, tau; found `taus`. Did you mean",
         ),
         ({"name": "tau_norm", "tau": "test"}, '`tau` must be a number or "calibration"'),
         ({"name": "tau_norm", "tau": float("nan")}, "`tau` must be a number from -100 to 100"),
@@ -220,7 +220,7 @@ def test_a_run_killed_in_either_stage_ends_with_the_same_bits(store, tmp_path, t
         ({"name": "crt", "features": "twice"}, "`features` must be one of augmented, once"),
         ({"name": "crt", "loss": 3}, "`loss` of `after` must be a name or a mapping"),
         ({"name": "crt", "training": 3}, "`training` of `after` must be a mapping"),
-        ({"name": "lws", "training": {"threads": 2}}, "a field of `training` in `after`.*found `threads`"),
+        ({"name": "lws", "training": {"threads": 2}}, "`a field of training in after`.*found `threads`"),
     ],
 )
 def test_bad_options_are_refused_when_they_are_set(after, sentence):
@@ -241,9 +241,26 @@ def test_no_choice_without_calibration_data():
     [
         ({"name": "crt", "loss": "cee"}, "cee"),
         ({"name": "crt", "training": {"epochs": 0}}, "`epochs` must be a whole number"),
+        ({"name": "crt", "loss": "bcl"}, "`bcl` trains further heads"),
+        ({"name": "lws", "loss": {"name": "ce", "inverse": {}, "drw_epoch": 12}}, "`drw_epoch` .*12"),
+        ({"name": "crt", "loss": "dr"}, "`dr` needs the fixed rows of an ETF head"),
     ],
 )
 def test_a_second_stage_that_cannot_be_is_refused_before_the_first(tmp_path, trained_epochs, after, sentence):
     with pytest.raises(RunsFailed, match=sentence):
         run_many([with_after(after)], Store(tmp_path), workers=1)
     assert trained_epochs == []
+
+
+def test_a_network_with_a_norm_in_its_head_can_be_edited(tmp_path):
+    settings = small_config(epochs=1).to_dict()
+    settings |= {"net": {"depth": 8, "width": 2, "head": "etf", "unit": True, "batch_norm": True}}
+    settings["net"]["width"] = 3  # a simplex of ten classes needs nine dimensions
+    base = RunConfig.from_dict({**settings, "loss": "dr"})
+    store = Store(tmp_path)
+    seen = predictions(run(base, store))
+    found = run(replace(base, after={"name": "logit_adjustment", "tau": 0.5}), store)
+    wanted = logit_adjustment(seen.logits, base.split().counts, 0.5)
+    assert torch.allclose(predictions(found).logits, wanted, atol=1e-5)
+    retrained = run(replace(base, after=KINDS["retrained"]), store)
+    assert torch.equal(predictions(retrained).features, seen.features)
