@@ -1,5 +1,6 @@
 """Further heads that some losses train beside the classifier; a network is evaluated without them."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def attach_extras(net: nn.Module, name: str, seed: int) -> nn.Module:
     """
     check_choice(name, EXTRA_NAMES, "extras")
     sizes: Any = net
-    missing = [size for size in ("dim", "classes") if not isinstance(getattr(net, size, None), int)]
+    missing = [size for size in ("dim", "classes") if not isinstance(getattr(net, size, None), Integral)]
     if not isinstance(net, nn.Module) or missing:
         raise ValueError(
             "Further heads need a network, a module with whole numbers `dim` and `classes`; found a "

@@ -200,6 +200,8 @@ def test_missing_or_wrong_views_are_named():
     for wrong, words in (
         (ContrastiveViews((one[:3], two), views.prototypes), r"`embeddings`.*\(9, p\).*found \(3, 5\)"),
         (ContrastiveViews((one, two[:, :4]), views.prototypes), r"`embeddings`.*\(9, 5\).*found \(9, 4\)"),
+        (ContrastiveViews((one,), views.prototypes), "`embeddings` .* two tensors, one a branch; found 1"),
+        (ContrastiveViews((one, None), views.prototypes), "`embeddings` .* found a NoneType"),
         (ContrastiveViews((one, two), views.prototypes[:3]), r"`prototypes`.*\(4, 5\).*found \(3, 5\)"),
     ):
         with pytest.raises(ValueError, match=words):

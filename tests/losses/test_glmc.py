@@ -183,6 +183,26 @@ def test_missing_or_wrong_views_are_named():
 
 
 @pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"plain_logits": (torch.zeros(12, 4),)}, "`plain_logits` .* two tensors, one a branch; found 1"),
+        ({"plain_logits": torch.zeros(2, 12, 4)}, "`plain_logits` .* found a Tensor"),
+        ({"projections": (torch.zeros(12, 7), torch.zeros(12, 5))}, r"`projections` .* \(12, 7\).*\(12, 5\)"),
+        ({"predictions": (torch.zeros(12, 5),) * 2}, r"`predictions` .* \(12, 7\).*\(12, 5\)"),
+        ({"predictions": (torch.zeros(1, 7),) * 2}, r"`predictions` .* found \(1, 7\)"),
+        ({"local_logits": [[0.0] * 4] * 12}, "`local_logits` .* floating-point tensor; found a list"),
+        ({"shares": (0.3, 1.2)}, r"`shares` .* in 0..1, .*; found \(0.3, 1.2\)"),
+        ({"shares": (0.3, math.nan)}, "`shares`"),
+        ({"shares": 0.3}, "`shares` .* found 0.3"),
+    ],
+)
+def test_views_of_another_shape_are_named(wrong, words):
+    logits, labels, views = problem()
+    with pytest.raises(ValueError, match=words):
+        GLMCLoss(COUNTS)(logits, labels, MixedViews(**{**vars(views), **wrong}))
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"power": -1}, "`power`.*at least 0"),

@@ -113,3 +113,16 @@ def test_a_loss_that_would_never_start_is_refused_when_training_begins():
         loss.set_epoch(0, 100)
     with pytest.raises(ValueError, match=r"`epoch` must be 0..9"):
         make_loss("ce", COUNTS).set_epoch(10, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper"),
+    [("ce", {}), ("inverse", {}), ("glmc", {}), ("focal", {"defer_epoch": 1, "inverse": {}})],
+)
+@pytest.mark.parametrize(
+    ("epoch", "epochs", "words"),
+    [(1.5, 4, "`epoch` .* found 1.5"), (True, 4, "`epoch`"), (1, 4.0, "`epochs`"), (0, 0, "`epochs`.* 0")],
+)
+def test_epochs_are_whole_numbers(name, hyper, epoch, epochs, words):
+    with pytest.raises(ValueError, match=words):
+        make_loss(name, COUNTS, **hyper).set_epoch(epoch, epochs)

@@ -255,6 +255,8 @@ def test_both_weightings_are_there_by_name_for_losses_of_several_views(name):
         ("dr", {"lengths": "class"}, ["`lengths`", "batch, unit"]),
         ("dr", {"detach": "no"}, ["`detach` must be true or false"]),
         ("group_dro", {"step": -0.1}, ["`step`", "at least 0"]),
+        ("group_dro", {"step": float("inf")}, ["`step`"]),
+        ("group_dro", {"step": 1e6}, ["`step`", "at most 1000"]),
         ("group_dro", {"adjustment": float("nan")}, ["`adjustment`"]),
         ("loss_proportional", {"clamp": 0}, ["`clamp`", "above 0"]),
     ],

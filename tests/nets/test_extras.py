@@ -102,3 +102,6 @@ def test_missing_or_other_heads_are_named():
         extras_of(build_net({**SMALL, "extras": "bcl"}, 5, 1, 0), "glmc")
     with pytest.raises(ValueError, match="`extras` must be one of bcl, glmc"):
         attach_extras(Own(), "simclr", 0)
+    for net in (nn.Linear(3, 2), "net", nn.Sequential()):
+        with pytest.raises(ValueError, match=rf"`dim` and `classes`; found a {type(net).__name__}, .* dim"):
+            attach_extras(net, "glmc", 0)

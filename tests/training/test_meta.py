@@ -7,6 +7,7 @@ from torch import nn
 from torch.func import functional_call
 
 from lt_lib.losses import make_loss
+from lt_lib.nets import build_net
 from lt_lib.training import TrainConfig, meta_weights, train
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -86,6 +87,35 @@ def test_the_loss_is_the_weighted_sum_of_cross_entropy():
     assert loss.recipe == "meta"
     with pytest.raises(ValueError, match=r"needs a weight for each of the 4 samples .* `meta` of"):
         loss(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ([0.6, 0.5, -0.1, 0.0], "-0.1 as the smallest and the sum 1"),
+        ([1.0] * 4, "1 as the smallest and the sum 4"),
+        ([1, 0, 0, 0], r"found shape \(4,\) of torch.int64"),
+        ([[0.25] * 4], r"found shape \(1, 4\)"),
+    ],
+)
+def test_weights_that_are_none_are_named(weights, words):
+    with pytest.raises(ValueError, match=words):
+        make_loss("meta", [5, 4, 3])(torch.zeros(4, 3), torch.tensor([0, 1, 2, 1]), torch.tensor(weights))
+    assert make_loss("meta", [5, 4, 3])(torch.zeros(4, 3), LABELS[:4], torch.zeros(4)).item() == 0
+
+
+@pytest.mark.parametrize("net", [{"depth": 8, "width": 2}, {"depth": 8, "width": 2, "head": "cosine"}])
+def test_a_network_of_the_library_trains_in_bfloat16(net):
+    config = TrainConfig(epochs=1, batch=9, lr=0.01, precision="bfloat16", device="cpu")
+    model, start = (build_net(net, 3, 1, seed=0) for _ in range(2))
+    train(model, make_loss("meta", [9] * 3), some_images(27, size=8), config, 0, NORMALISE)
+    pairs = list(zip(model.parameters(), start.parameters(), strict=True))
+    assert all(bool(p.isfinite().all()) for p, _ in pairs)
+    assert not all(torch.equal(p, q) for p, q in pairs)
+    images, labels = torch.randn(6, 1, 8, 8, generator=GENERATOR), torch.arange(6) % 3
+    whole = meta_weights(start, images, labels, images, labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(meta_weights(start, images, labels, images, labels), whole)
 
 
 def test_wrong_labels_get_no_weight_from_right_ones():

@@ -134,3 +134,9 @@ def test_the_second_phase_starts_with_the_deferred_loss():
     for epochs in (3, 24, 33, 200):
         config, loss = TrainConfig(epochs=epochs), make_loss("focal", [1, 1], defer_epoch=0.8)
         assert config.switch == loss.plain_epochs(epochs)
+
+
+@pytest.mark.parametrize(("order", "value"), [([0.5], 0.5), (0.5, "1"), (True, 0.5), (0.5, math.nan)])
+def test_what_is_no_number_is_named(order, value):
+    with pytest.raises(ValueError, match=r"orders a in \[0.05, 1\] .*; found a = "):
+        mittag_leffler(order, value)

@@ -67,6 +67,16 @@ def test_mixup_is_the_weighted_mean():
     assert torch.allclose(mixup(one, two, 0.3), 0.3 * one + 0.7 * two)
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, "half"])
+def test_mixtures_that_are_none_are_refused(share):
+    one, two = torch.randn(2, 4, 1, 3, 3, generator=seeded())
+    for mix in (mixup, lambda *given: cutmix(*given, seeded())):
+        with pytest.raises(ValueError, match="`share` must be a number from 0 to 1"):
+            mix(one, two, share)
+        with pytest.raises(ValueError, match=r"same shape.*\(4, 1, 3, 3\) and \(3, 1, 3, 3\)"):
+            mix(one, two[:3], 0.5)
+
+
 @pytest.mark.parametrize("beta", [0.5, 1.0, 4.0])
 def test_shares_follow_the_beta_distribution(beta):
     generator = seeded()

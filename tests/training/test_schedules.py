@@ -73,6 +73,10 @@ def test_closed_form_values():
         ({"epochs": 5, "warmup": 5}, "`warmup` must be shorter"),
         ({"schedule": "step", "milestones": [4, 2]}, "must rise"),
         ({"schedule": "step", "milestones": [99]}, "`milestones` must be a whole number"),
+        ({"schedule": "step"}, "`step` needs `milestones`"),
+        ({"milestones": [4, 8]}, r"`milestones` acts under .* `step` alone; found \(4, 8\) .* `cosine`"),
+        ({"order": 0.5}, "`order` acts under the schedule `mittag_leffler` alone; found 0.5"),
+        ({"schedule": "constant", "phase": 0.5}, "`phase` acts under"),
         ({"nesterov": True, "momentum": 0.0}, "`nesterov` needs"),
     ],
 )
@@ -84,3 +88,10 @@ def test_bad_settings_are_refused(settings, sentence):
 def test_settings_survive_json():
     config = TrainConfig(schedule="step", milestones=(3, 9))
     assert TrainConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("step", [-1, 12, 1.5, True])
+@pytest.mark.parametrize("schedule", ["cosine", "constant", "mittag_leffler"])
+def test_steps_outside_the_training_are_refused(schedule, step):
+    with pytest.raises(ValueError, match="`step` must be a whole number from 0 to 11"):
+        learning_rate(TrainConfig(epochs=3, schedule=schedule), step, 4)
