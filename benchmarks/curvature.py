@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks.curvature [--quick] [--images 256] [--repeats 3] [--products]
 
 Cases: ResNet-20 on 256 images, torchvision's ResNet-18 on 128 (`--quick`: 64 each). The table and the picture
-go to `benchmarks/results/curvature[-quick].*`. Finished runs are kept in build/benchmarks and not repeated
-(`--fresh` does); ours are, once the code of `lt_lib.curvature` has changed.
+go to `benchmarks/results/curvature-256.*`, named after the number of images or `-quick`. Finished runs are
+kept in build/benchmarks and not repeated (`--fresh` does); ours are, once `lt_lib.curvature` has changed.
 
 Each run is a process of its own on the same network (eval mode), batch and dtype, one thread. Time is CPU
 time from the model to the pairs, set-up included, in seconds and in gradients of the plain model on the same
@@ -140,7 +140,7 @@ def product_costs(images: int) -> None:
 
 def write(options: argparse.Namespace, cases: dict[str, Any]) -> str:
     """Write table and picture, and return the table."""
-    name = "curvature-quick" if options.quick else "curvature"
+    name = "curvature-quick" if options.quick else f"curvature-{options.images}"
     RESULTS.mkdir(exist_ok=True)
     loads = [r["load"] for rows, _, _ in cases.values() for runs in rows.values() for r in runs]
     drawn = picture({t: rows for t, (rows, _, _) in cases.items()}, bench.TOL, RESULTS / f"{name}.svg")
