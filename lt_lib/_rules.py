@@ -104,12 +104,16 @@ class Group:
 
     def check(self, value: Any, name: str) -> None:
         """Refuse what does not fit."""
+        self.check_names(value, name)
+        self.kind(**value)
+
+    def check_names(self, value: Any, name: str) -> None:
+        """Refuse what is no mapping of known fields; their values are checked once they are together."""
         known = [field.name for field in fields(self.kind) if field.name not in self.outside]
         if not isinstance(value, Mapping):
             raise ValueError(f"`{name}` must be a mapping of {', '.join(known)}; found {value!r}.")
         for entry in value:
             check_choice(entry, known, f"an entry of {name}")
-        self.kind(**value)
 
 
 Rule = Number | Numbers | Choice | Text | Group

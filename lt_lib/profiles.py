@@ -13,7 +13,7 @@ from lt_lib._checks import check_choice
 from lt_lib._home import project_root
 from lt_lib._rules import Choice, Group, Number, Numbers, Rule, Settings, Text
 from lt_lib._yaml import read_mapping
-from lt_lib.data import check_data_files
+from lt_lib.data import DRAWS, check_data_files
 from lt_lib.nets.build import NetConfig
 from lt_lib.training.config import (
     AUGMENTATIONS,
@@ -32,6 +32,9 @@ COMMON: dict[str, Rule] = {
     "imbalance": Number(1, 100_000, whole=False, absent=True),  # largest / smallest class
     "calibration": Number(0, 1_000_000, share=True),  # images a class, or a share, set aside before the cut
     "test": Number(1, 1_000_000, share=True, absent=True),  # likewise; null: the source's own test part
+    "draw": Choice(DRAWS),  # how images are drawn for the cut; cao2019: the literature's subsets
+    "size": Number(1, 8192, absent=True),  # height and width of images from files; null: the source's own
+    "memory_limit": Number(0, 2**50, absent=True),  # bytes above which they stay on disk; null: 1 GiB
     "data_seed": Number(0, 2**32 - 1),  # of the split and the cut, apart from the training seeds
     "net": Group(NetConfig),
     "training": Group(TrainConfig, outside=PROCESS),
@@ -43,6 +46,9 @@ COMMON: dict[str, Rule] = {
     "seeds": Number(1, 1000),  # training seeds 0, 1, ...
     "measure_every": Number(1, 100_000),  # epochs between measurements
 }
+
+# common settings that a file may leave out, with the value that they have then
+OPTIONAL: dict[str, Any] = {"draw": "generator", "size": None, "memory_limit": None}
 
 PAGES: dict[str, dict[str, Rule]] = {
     "00_in_pictures": {},
@@ -110,6 +116,9 @@ class Profile:
     imbalance: float | None
     calibration: int | float
     test: int | float | None
+    draw: str
+    size: int | None
+    memory_limit: int | None
     data_seed: int
     net: Settings  # depth, width, head and the head's options
     training: (
@@ -157,12 +166,14 @@ def load(name: str, notebook: str | None = None, **overrides: Any) -> Profile:
 
 
 def check_ready(name: str) -> None:
-    """Refuse a profile that holds a mistake, or whose public data set is not on this machine.
+    """Refuse a profile with which some page could not run, or whose public data set is not on this machine.
 
     Raises:
-        ValueError: see `load`; or files are missing, and how to get them.
+        ValueError: see `load`; a page lacks a setting; or files are missing, and how to get them.
     """
     entries, sections = _validated(name)
+    for notebook in PAGES:
+        _profile(name, notebook, entries, sections.get(notebook) or {}, {})
     for settings in (entries, *sections.values()):
         merged = {**entries, **(settings or {})}
         try:
@@ -179,8 +190,11 @@ def _validated(name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     entries = read_mapping(_folder() / f"{name}.yaml")
     sections = entries.pop("notebooks", None)
     sections = {} if sections is None else sections
+    entries = {**OPTIONAL, **entries}
     _check(entries, COMMON, f"{name}.yaml", complete=True)
     _check_sections(sections, name)
+    for notebook, section in sections.items():
+        _profile(name, notebook, entries, section or {}, {})
     return entries, sections
 
 
@@ -192,12 +206,12 @@ def _profile(
     overrides: Mapping[str, Any],
 ) -> Profile:
     schema = {**COMMON, **PAGES.get(notebook or "", {})}
-    _check(overrides, schema, "profiles.load")
+    _check_some(overrides, schema, "profiles.load")
     merged = dict(common)
     for layer in (section, overrides):
         for entry, value in layer.items():
             merged[entry] = {**merged[entry], **value} if isinstance(schema[entry], Group) else value
-    _check(merged, schema, f"{name}.yaml", complete=True)
+    _check_merged(merged, schema, f"{name}.yaml{', ' + notebook if notebook else ''}")
     page = {entry: merged.pop(entry) for entry in PAGES.get(notebook or "", {})}
     groups = {entry: Settings(_completed(merged[entry], schema[entry])) for entry in ("net", "training")}
     return Profile(name, notebook, **{**merged, **groups}, page=Settings(page))
@@ -217,7 +231,31 @@ def _check_sections(sections: Any, name: str) -> None:
         check_choice(notebook, PAGES, f"a notebook in {name}.yaml")
         if section is not None and not isinstance(section, Mapping):
             raise ValueError(f"`{notebook}` in {name}.yaml must map names to settings; found {section!r}.")
-        _check(section or {}, {**COMMON, **PAGES[notebook]}, f"{name}.yaml, {notebook}")
+        _check_some(section or {}, {**COMMON, **PAGES[notebook]}, f"{name}.yaml, {notebook}")
+
+
+def _check_merged(merged: Mapping[str, Any], schema: Mapping[str, Rule], where: str) -> None:
+    """Check the settings that a page ends with: all are there, and they fit each other."""
+    try:
+        _check(merged, schema, where, complete=True)
+        if "many_epochs" in schema:
+            changed = {name: merged[f"many_{name}"] for name in ("epochs", "warmup", "augment")}
+            TrainConfig(**{**merged["training"], **changed})
+        for epochs in merged["lengths"] if "lengths" in schema else ():
+            TrainConfig(**{**merged["training"], "epochs": epochs})
+    except ValueError as error:
+        raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from error
+
+
+def _check_some(entries: Mapping[str, Any], schema: Mapping[str, Rule], where: str) -> None:
+    """Check settings of which others are still to come: of a group the names, of the rest the values."""
+    for name, value in entries.items():
+        check_choice(name, schema, f"a setting in {where}")
+        rule = schema[name]
+        if isinstance(rule, Group):
+            rule.check_names(value, name)
+        else:
+            rule.check(value, name)
 
 
 def _check(

@@ -7,6 +7,7 @@ import yaml
 from lt_lib import profiles
 from lt_lib._home import project_root
 from lt_lib.data.cifar import SETS
+from lt_lib.runs import config_from_profile
 
 FOLDER = Path(__file__).parent.parent / "notebooks" / "profiles"
 SHIPPED = ("digits", "fashion", "cifar10", "paper")  # readers may have put files of their own beside them
@@ -37,7 +38,7 @@ def test_each_profile_is_valid_for_each_notebook(name, notebook):
 
 def test_every_profile_sets_the_same_names():
     names = [sorted(yaml.safe_load((FOLDER / f"{name}.yaml").read_text())) for name in SHIPPED]
-    assert all(found == sorted([*profiles.COMMON, "notebooks"]) for found in names)
+    assert all(found == sorted({*profiles.COMMON, "notebooks"} - set(profiles.OPTIONAL)) for found in names)
 
 
 def test_digits_runs_on_a_cpu():
@@ -105,6 +106,60 @@ def test_a_notebook_needs_its_own_settings(write):
     write(notebooks={})
     with pytest.raises(ValueError, match=r"lacks `switch_share`"):
         profiles.load("mine", notebook="03_training_dynamics")
+
+
+SECTION = {"switch_share": 0.5, "alpha": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"alpha": 1.0}, "mine.yaml, 03_training_dynamics lacks `switch_share`"),
+        ({**SECTION, "training": {"epochs": 2}}, "03_training_dynamics: `warmup` must be shorter .* of 2 ep"),
+        (
+            {**SECTION, "net": {"scale": 9.0}},
+            "03_training_dynamics: `scale` does not apply to the head `linear`",
+        ),
+        ({**SECTION, "net": {"depth": 9}}, r"03_training_dynamics: `depth` must be 6n \+ 2"),
+        ({**SECTION, "training": {"lr": "5e-4"}}, "03_training_dynamics: .*read as text"),
+    ],
+)
+def test_a_section_is_checked_with_the_common_settings_wherever_it_stands(write, section, sentence):
+    write(notebooks={"03_training_dynamics": section})
+    for check in (profiles.load, profiles.check_ready, lambda name: profiles.load(name, "01_equal_loss")):
+        with pytest.raises(ValueError, match=sentence):
+            check("mine")
+
+
+def test_a_section_may_change_one_of_two_settings_that_belong_together(write):
+    training = profiles.load("digits").training
+    common = {**training, "epochs": 100, "order": None}
+    write(training=common, notebooks={"03_training_dynamics": {**SECTION, "training": {"warmup": 50}}})
+    assert profiles.load("mine", "03_training_dynamics").training.warmup == 50  # 36 epochs are the default
+    assert profiles.load("mine", training={"warmup": 60}).training.warmup == 60
+
+
+def test_every_page_is_checked_before_any_runs(write):
+    sections = yaml.safe_load((FOLDER / "digits.yaml").read_text())["notebooks"]
+    write(notebooks={name: section for name, section in sections.items() if name != "09_bulk_walk"})
+    profiles.load("mine", "03_training_dynamics")
+    with pytest.raises(ValueError, match=r"mine\.yaml, 09_bulk_walk lacks `hessian_images`"):
+        profiles.check_ready("mine")
+    wrong = {"04_what_it_optimises": {"many_warmup": 8}, "08_hessian_spikes": {"lengths": [2, 24]}}
+    for name, changes in wrong.items():
+        write(notebooks={**sections, name: {**sections[name], **changes}})
+        with pytest.raises(ValueError, match=f"{name}: `warmup` must be shorter than the training of"):
+            profiles.check_ready("mine")
+
+
+def test_settings_that_few_need_may_be_left_out(write):
+    assert (profiles.load("digits").draw, profiles.load("digits").size) == ("generator", None)
+    write(draw="cao2019", size=32, memory_limit=0, calibration=0)
+    config = config_from_profile(profiles.load("mine"), "ce", 0)
+    assert (config.data["draw"], config.data["size"], config.data["memory_limit"]) == ("cao2019", 32, 0)
+    write(draw="cao")
+    with pytest.raises(ValueError, match="`draw` must be one of cao2019, generator"):
+        profiles.load("mine")
 
 
 def test_unknown_names_are_refused():

@@ -22,7 +22,7 @@ def config_from_profile(profile: Any, loss: str | Mapping[str, Any], seed: int, 
         ValueError: `over` holds an unknown name, or a setting is bad.
     """
     data = {"name": profile.data, "root": profile.root}
-    data |= {name: getattr(profile, name) for name in ("largest", "imbalance", "calibration", "test")}
+    data |= {name: getattr(profile, name) for name in _DATA}
     training = {**dict(profile.training), **{n: getattr(profile, n) for n in _PROCESS}}
     net = dict(profile.net)
     rest = {"data_seed": profile.data_seed, "measure_every": profile.measure_every, "after": None}
@@ -41,6 +41,7 @@ def config_from_profile(profile: Any, loss: str | Mapping[str, Any], seed: int, 
     )
 
 
+_DATA = ("largest", "imbalance", "calibration", "test", "draw", "size", "memory_limit")
 _PROCESS = ("precision", "memory_format", "device", "threads")
 
 
