@@ -87,6 +87,13 @@ def test_figures_have_name_caption_alt_text_and_saved_data(text: Path) -> None:
     assert saved >= len(drawing), "save the data beside each figure by runs.save_figure_data"
 
 
+def test_no_two_figures_of_the_book_share_a_name() -> None:
+    sources = [text.read_text(encoding="utf-8") for text in TEXTS]
+    names = [name for source in sources for name in re.findall(r"^ +name: (fig-\S+)$", source, re.MULTILINE)]
+    assert len(names) > 20
+    assert len(names) == len(set(names)), sorted({name for name in names if names.count(name) > 1})
+
+
 @each_notebook
 def test_glued_numbers_exist_and_carry_the_notebooks_number(text: Path) -> None:
     source = text.read_text(encoding="utf-8")
