@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from lt_lib._checks import check_choice
@@ -127,10 +128,13 @@ def build_net(config: NetConfig | Mapping[str, Any], classes: int, channels: int
         seed: of the weights.
 
     Raises:
-        ValueError: an unknown field (the known ones are listed), or whatever `resnet` or
-            `torchvision_resnet` refuses.
+        ValueError: an unknown field (the known ones are listed), `classes`, `channels` or `seed` is no whole
+            number, or whatever `resnet` or `torchvision_resnet` refuses.
     """
     config = net_config(config)
+    for name, value in (("classes", classes), ("channels", channels), ("seed", seed)):
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise ValueError(f"`{name}` must be a whole number; found {value!r}. Pass an int.")
     options = config.head_options()
     net: Classifier
     if config.depth is None or config.width is None:

@@ -131,8 +131,19 @@ class WeightScales(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits (B, C) of features (B, d)."""
-        bias = self.bias * self.scales if self.reading == "scale" else self.bias
-        return linear(self.head.inputs(features), self.weight * self.scales[:, None], bias)
+        return linear(self.inputs(features), self.weight_matrix(), self.bias_vector())
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """Return the vectors (B, d) that `weight_matrix` acts on."""
+        return self.head.inputs(features)
+
+    def weight_matrix(self) -> Tensor:
+        """Return the scaled rows f_c w_c, (C, d)."""
+        return self.weight * self.scales[:, None]
+
+    def bias_vector(self) -> Tensor:
+        """Return the bias as it is read, (C,)."""
+        return self.bias * self.scales if self.reading == "scale" else self.bias
 
 
 def learn_weight_scales(

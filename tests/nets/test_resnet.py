@@ -145,3 +145,9 @@ def test_images_that_do_not_fit_are_refused() -> None:
         net(images(channels=1))
     with pytest.raises(ValueError, match=r"found \(3, 8, 8\)"):
         net(images()[0])
+
+
+@pytest.mark.parametrize("sizes", [{"classes": 2.0}, {"classes": True}, {"channels": 1.0}, {"seed": 0.5}])
+def test_a_built_network_has_whole_sizes(sizes):
+    with pytest.raises(ValueError, match=f"`{next(iter(sizes))}` must be a whole number; found"):
+        build_net({}, **{"classes": 2, "channels": 1, "seed": 0, **sizes})

@@ -184,8 +184,9 @@ def test_the_new_classifier_is_linear_in_what_the_old_head_saw(head, kind):
     net.head = head
     found = retrain_classifier(net, make_loss("ce", [11] * 3), some_images(), CONFIG, 0, NORMALISE)
     assert type(found) is kind
-    scales = learn_weight_scales(net, make_loss("ce", [11] * 3), some_images(), CONFIG, 0, NORMALISE)
-    assert scales.shape == (3,)
+    for loss in ("ce", "ib"):  # the latter asks for what the head acts on
+        scales = learn_weight_scales(net, make_loss(loss, [11] * 3), some_images(), CONFIG, 0, NORMALISE)
+        assert scales.shape == (3,)
 
 
 @pytest.mark.parametrize("name", ["inverse", "focal", "balanced_softmax", "class_mean"])
