@@ -229,65 +229,6 @@ def test_what_has_no_fingerprint(loss, words):
         fingerprint(loss, batch(), LABELS)
 
 
-def test_a_function_of_two_is_not_given_features():
-    with pytest.raises(
-        ValueError, match=r"as `loss\(logits, labels, features\)`: too many .* Leave `features`"
-    ):
-        fingerprint(lambda z, y: F.cross_entropy(z, y), batch(), LABELS, torch.ones(B, 3))
-
-
-WEIGHT = torch.tensor([0.5, 1, 2, 3, 4])
-
-
-@pytest.mark.parametrize(
-    ("loss", "rel"),
-    [
-        (nn.CrossEntropyLoss(weight=WEIGHT), 1e-12),
-        (lambda z, y: F.cross_entropy(z, y, weight=WEIGHT), 1e-5),  # in float32, as its constant
-    ],
-)
-def test_constants_of_float32_are_no_obstacle(loss, rel):
-    weights = WEIGHT[:PRESENT].double()
-    for logits in (batch(), batch().float()):
-        found = fingerprint(loss, logits, LABELS)
-        close(
-            found.coefficients,
-            N * weights / (N * weights).sum(),
-            rel=rel if logits.dtype.itemsize > 4 else 1e-5,
-        )
-        close(found.explained, [1.0] * 4, rel=1e-5)
-
-
-def test_a_loss_that_writes_into_its_arguments_changes_nothing():
-    def writes(z, y):
-        z.add_(1)
-        value = F.cross_entropy(z, y.clone())
-        y.zero_()
-        return value
-
-    logits, labels = batch(), LABELS.clone()
-    found, wanted = fingerprint(writes, logits, labels), fingerprint(F.cross_entropy, batch(), LABELS)
-    assert torch.equal(labels, LABELS)
-    assert torch.equal(logits, batch())
-    close(found.coefficients, wanted.coefficients[:PRESENT])
-
-
-def test_global_random_state_stays_and_eval_mode_is_no_chance():
-    class Dropped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.drop = nn.Dropout(0.5)
-
-        def forward(self, logits, labels):
-            return F.cross_entropy(self.drop(logits), labels)
-
-    state = torch.get_rng_state()
-    with pytest.raises(ValueError, match="random or remembers calls"):
-        fingerprint(Dropped(), batch(), LABELS)
-    assert torch.equal(torch.get_rng_state(), state)
-    close(fingerprint(Dropped().eval(), batch(), LABELS).coefficients, N / B)
-
-
 def test_what_is_no_batch():
     loss = make_loss("ce", COUNTS)
     with pytest.raises(ValueError, match=r"`labels` must be 0..4; found 5"):
