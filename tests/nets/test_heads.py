@@ -15,9 +15,7 @@ def heads() -> list[Head]:
     return [*plain, ETFHead(12, 7, scale=2.5, unit=True), ETFHead(12, 7, unit=True, batch_norm=True)]
 
 
-@pytest.mark.parametrize(
-    "head", heads(), ids=["linear", "no bias", "cosine", "etf", "unit etf", "normed"]
-)
+@pytest.mark.parametrize("head", heads(), ids=["linear", "no bias", "cosine", "etf", "unit etf", "normed"])
 def test_logits_are_linear_in_the_inputs(head: Head) -> None:
     h = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     logits = head.inputs(h) @ head.weight_matrix().T
