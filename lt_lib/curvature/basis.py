@@ -7,7 +7,7 @@ from torch import Tensor
 
 BLOCK_ROWS = 16
 SHORT = 2**10  # entries summed in float32
-CHUNK = 2**20  # columns converted or rotated at once: what a temporary may hold of each row
+CHUNK = 2**16  # columns converted or rotated at once: what a temporary may hold of each row, within a cache
 
 
 def products(rows: Tensor, w: Tensor) -> Tensor:

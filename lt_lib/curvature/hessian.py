@@ -118,9 +118,9 @@ class GaussNewtonOperator(_ModelOperator):
 
 
 def _by_rule(problem: Problem, micro_batch: int | None, limit: int) -> tuple[str, int | None]:
-    each = graph_bytes(problem)
-    rule = choose(problem.device.type, each * len(problem.images) <= limit)
+    fixed, each = graph_bytes(problem)
+    rule = choose(problem.device.type, fixed + each * len(problem.images) <= limit)
     if rule.method == "recompute" and micro_batch is None:
-        micro_batch = max(1, limit // (RECOMPUTE_SHARE * max(each, 1)))
+        micro_batch = max(1, (limit // RECOMPUTE_SHARE - fixed) // max(each, 1))
         micro_batch = min(micro_batch, len(problem.images))
     return rule.method, micro_batch

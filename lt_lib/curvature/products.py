@@ -167,8 +167,17 @@ PRODUCTS: dict[str, Callable[[Problem, int | None], Product]] = {
 }
 
 
-def graph_bytes(problem: Problem) -> int:
-    """Return the bytes that a retained graph saves for one image: measured on one, counted once a storage."""
+def graph_bytes(problem: Problem) -> tuple[int, int]:
+    """Return the bytes that a retained graph saves: for any batch (weights that were folded), and an image.
+
+    Measured on one image, and on that image twice.
+    """
+    one, two = (_saved_bytes(problem, count) for count in (1, 2))
+    return max(2 * one - two, 0), max(two - one, 0)
+
+
+def _saved_bytes(problem: Problem, count: int) -> int:
+    """Return what the graph of the first image, `count` times over, saves; each storage counts once."""
     seen: dict[int, int] = {}
     kept = {p.untyped_storage().data_ptr() for p in problem.theta}
 
@@ -178,8 +187,9 @@ def graph_bytes(problem: Problem) -> int:
             seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    first = torch.zeros(count, dtype=torch.int64, device=problem.device)
     with problem.surroundings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         leaves = problem.leaves()
-        gradient = _graph(problem, leaves, problem.images[:1], problem.labels[:1])
+        gradient = _graph(problem, leaves, problem.images[first], problem.labels[first])
         del gradient
     return sum(seen.values())

@@ -112,13 +112,20 @@ def test_memory_stays_flat_over_200_products():  # guards D31
 
 def test_a_small_limit_recomputes_in_micro_batches():
     net, x, y = conv_net(), images(12), labels(12)
-    small = HessianOperator(net, x, y, memory_limit=100_000)
+    small = HessianOperator(net, x, y, memory_limit=60_000)
     assert small.method == "recompute"
-    assert 1 <= small.micro_batch < 12
+    assert small.micro_batch == 2
     large = HessianOperator(net, x, y)
     assert large.method == "retained"
     v = normal(large.size, seed=3)
     torch.testing.assert_close(small.matvec(v), large.matvec(v), rtol=1e-8, atol=1e-12)
+
+
+def test_large_weights_do_not_count_once_an_image():
+    # BatchNorm folds into the convolution: a graph holds copies of its 0.6 MB of weights, once for all images
+    wide = nn.Sequential(nn.Conv2d(128, 128, 3), nn.BatchNorm2d(128), nn.Flatten(), nn.Linear(128, 2))
+    x, y = normal(64, 128, 3, 3).float(), labels(64, 2)
+    assert HessianOperator(wide, x, y, memory_limit=16 * 2**20).method == "retained"
 
 
 @pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
@@ -130,7 +137,7 @@ def test_a_loss_that_mixes_samples_is_not_split(kind):
     with pytest.raises(ValueError, match="mixes the samples"):
         kind(net, x, y, loss=mixing, micro_batch=4)
     with pytest.raises(ValueError, match="mixes the samples"):
-        kind(net, x, y, loss=make_loss("inverse", [20, 10, 5, 2]), memory_limit=100_000)
+        kind(net, x, y, loss=make_loss("inverse", [20, 10, 5, 2]), memory_limit=40_000)
     for name in ("focal", "balanced_softmax", "inverse_frequency"):
         kind(net, x, y, loss=make_loss(name, [20, 10, 5, 2]), micro_batch=4)
 
