@@ -21,7 +21,7 @@ from lt_lib.nets import resnet
 
 TOL = 1e-3
 NETS = ("resnet20", "resnet18")
-STEP = 0.01  # learning rate of the step between cold and warm start
+STEP = 0.02  # length of the step of the weights between cold and warm start: one of surgery's
 Product = Callable[[Tensor], Any]
 
 
@@ -233,21 +233,22 @@ def measure(name: str, case: str, images: int, k: int, steps: int, weights: Path
 
 
 def warm_start(case: str, images: int, k: int, weights: Path) -> dict[str, Any]:
-    """Return products after one small step of the weights, from the earlier pairs and from nothing."""
+    """Return products after a small step down the gradient of other images, from the earlier pairs and cold."""
     net, x, y, *_ = _task(case, images, k, 0, weights)
     earlier = lanczos(HessianOperator(net, x, y), k, TOL, which="LM")
     other = _task(case, 1088, k, 0, weights)
     parameters = list(net.parameters())
     slopes = torch.autograd.grad(cross_entropy(net(other.x[1024:]), other.y[1024:]), parameters)
+    length = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
     with torch.no_grad():
         for parameter, slope in zip(parameters, slopes, strict=True):
-            parameter.sub_(STEP * slope)
+            parameter.sub_(STEP / length * slope)
     operator = HessianOperator(net, x, y)
     cold, warm = (lanczos(operator, k, TOL, which="LM", seed=1, start=start) for start in (None, earlier))
     return {
         "cold": cold.matvecs,
         "warm": warm.matvecs,
-        "length": STEP * float(torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()),
+        "length": STEP,
         "moved": float((earlier.values / cold.values - 1).abs().max()),
         "residual": max(residuals(net, x, y, Pairs(warm.values, warm.vectors, 0))),
     }

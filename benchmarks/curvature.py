@@ -141,10 +141,12 @@ def product_costs(images: int) -> None:
 def write(options: argparse.Namespace, cases: dict[str, Any]) -> str:
     """Write table and picture, and return the table."""
     name = "curvature-quick" if options.quick else f"curvature-{options.images}"
+    name += f"-{options.case}" if options.case else ""
     RESULTS.mkdir(exist_ok=True)
     loads = [r["load"] for rows, _, _ in cases.values() for runs in rows.values() for r in runs]
     drawn = picture({t: rows for t, (rows, _, _) in cases.items()}, bench.TOL, RESULTS / f"{name}.svg")
     flags = " --quick" if options.quick else f" --images {options.images} --repeats {options.repeats}"
+    flags += f" --case {options.case}" if options.case else ""
     text = [
         f"# Top {options.pairs} eigenpairs of the Hessian by magnitude, tol {bench.TOL:g}",
         "",
@@ -164,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="64 images in both cases")
     parser.add_argument(
-        "--case", choices=bench.NETS, help="make the runs of this one alone, for a later table"
+        "--case", choices=bench.NETS, help="this one alone; a later table of both takes its runs over"
     )
     parser.add_argument("--images", type=int, default=256, help="for ResNet-20; ResNet-18 takes half of them")
     parser.add_argument("--pairs", type=int, default=9)
@@ -188,8 +190,7 @@ def main() -> None:
         title = f"{'ResNet-20' if case == 'resnet20' else 'torchvision ResNet-18'}, {images} images"
         print(title, flush=True)
         cases[title] = measured(options, case, images)
-    if options.case is None:
-        print(write(options, cases), flush=True)
+    print(write(options, cases), flush=True)
 
 
 if __name__ == "__main__":
