@@ -44,7 +44,8 @@ def test_equal_class_losses_are_no_sign_of_a_good_classifier(numbers: Any) -> No
 
 
 def test_costly_methods_stand_at_the_middle_imbalance_only(numbers: Any) -> None:
-    assert len(numbers["balanced"]["10"]) == len(numbers["balanced"]["5"]) + 3
+    more = set(numbers["balanced"]["10"]) - set(numbers["balanced"]["5"])
+    assert more == {"GLMC", "BCL", "meta-learned weights", "CE, balanced images"}
     assert numbers["control"] * 10 <= sum(numbers["counts"])
 
 
