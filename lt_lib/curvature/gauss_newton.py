@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import grad
 
 from lt_lib.curvature.problem import Problem, Theta
-from lt_lib.curvature.products import Product, _add, _differentiate, load_forward_mode
+from lt_lib.curvature.products import Product, _differentiate, added, load_forward_mode
 from lt_lib.curvature.twice import Foldable
 
 
@@ -44,11 +44,7 @@ class RetainedGaussNewton:
 
     def __call__(self, v: Theta) -> Theta:
         """Return G v."""
-        total: Theta | None = None
-        for chunk in self._chunks:
-            total = _add(total, chunk.product(self._leaves, v, keep=True))
-        assert total is not None
-        return total
+        return added(chunk.product(self._leaves, v, keep=True) for chunk in self._chunks)
 
 
 class RecomputeGaussNewton:
@@ -59,13 +55,12 @@ class RecomputeGaussNewton:
 
     def __call__(self, v: Theta) -> Theta:
         """Return G v."""
-        problem, total = self._problem, None
-        leaves = problem.leaves()
+        problem, leaves = self._problem, self._problem.leaves()
         with problem.surroundings():
-            for chunk in problem.chunks(self._micro_batch):
-                total = _add(total, _Chunk(problem, leaves, *chunk).product(leaves, v, keep=False))
-        assert total is not None
-        return total
+            return added(
+                _Chunk(problem, leaves, *chunk).product(leaves, v, keep=False)
+                for chunk in problem.chunks(self._micro_batch)
+            )
 
 
 class TransformedGaussNewton:
@@ -77,12 +72,9 @@ class TransformedGaussNewton:
 
     def __call__(self, v: Theta) -> Theta:
         """Return G v."""
-        problem, total = self._problem, None
+        problem = self._problem
         with problem.surroundings():
-            for chunk in problem.chunks(self._micro_batch):
-                total = _add(total, self._one(v, *chunk))
-        assert total is not None
-        return total
+            return added(self._one(v, *chunk) for chunk in problem.chunks(self._micro_batch))
 
     def _one(self, v: Theta, images: Tensor, labels: Tensor) -> Theta:
         def outputs(theta: Theta) -> Tensor:

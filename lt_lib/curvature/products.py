@@ -10,7 +10,8 @@ All give the same product. They differ in what is done once and what for each ve
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
@@ -44,8 +45,9 @@ def _differentiate(gradient: Gradient, leaves: Theta, v: Theta, keep: bool) -> T
     return grad(heads, leaves, parts, retain_graph=keep, materialize_grads=True)
 
 
-def _add(total: Theta | None, part: Theta) -> Theta:
-    return part if total is None else tuple(a.add_(b) for a, b in zip(total, part, strict=True))
+def added(parts: Iterable[Theta]) -> Theta:
+    """Return the sum of one part or more; the first is overwritten, and no other is kept."""
+    return reduce(lambda total, part: tuple(a.add_(b) for a, b in zip(total, part, strict=True)), parts)
 
 
 class Retained:
@@ -58,11 +60,7 @@ class Retained:
 
     def __call__(self, v: Theta) -> Theta:
         """Return H v."""
-        total: Theta | None = None
-        for gradient in self._gradients:
-            total = _add(total, _differentiate(gradient, self._leaves, v, keep=True))
-        assert total is not None
-        return total
+        return added(_differentiate(gradient, self._leaves, v, keep=True) for gradient in self._gradients)
 
 
 class Recompute:
@@ -73,13 +71,12 @@ class Recompute:
 
     def __call__(self, v: Theta) -> Theta:
         """Return H v."""
-        problem, total = self._problem, None
-        leaves = problem.leaves()
+        problem, leaves = self._problem, self._problem.leaves()
         with problem.surroundings():
-            for chunk in problem.chunks(self._micro_batch):
-                total = _add(total, _differentiate(_graph(problem, leaves, *chunk), leaves, v, keep=False))
-        assert total is not None
-        return total
+            return added(
+                _differentiate(_graph(problem, leaves, *chunk), leaves, v, keep=False)
+                for chunk in problem.chunks(self._micro_batch)
+            )
 
 
 def load_forward_mode() -> None:
@@ -103,13 +100,12 @@ class ForwardOverReverse:
 
     def __call__(self, v: Theta) -> Theta:
         """Return H v."""
-        problem, total = self._problem, None
+        problem = self._problem
         with problem.surroundings():
-            for chunk in problem.chunks(self._micro_batch):
-                part: Theta = torch.func.jvp(_gradient_of(problem, chunk), (problem.theta,), (v,))[1]
-                total = _add(total, part)
-        assert total is not None
-        return total
+            return added(
+                torch.func.jvp(_gradient_of(problem, chunk), (problem.theta,), (v,))[1]
+                for chunk in problem.chunks(self._micro_batch)
+            )
 
 
 class Linearize:
@@ -126,11 +122,7 @@ class Linearize:
 
     def __call__(self, v: Theta) -> Theta:
         """Return H v."""
-        total: Theta | None = None
-        for linear in self._maps:
-            total = _add(total, linear(v))
-        assert total is not None
-        return total
+        return added(linear(v) for linear in self._maps)
 
 
 class Compiled:
@@ -150,12 +142,10 @@ class Compiled:
 
     def __call__(self, v: Theta) -> Theta:
         """Return H v."""
-        problem, total = self._problem, None
+        problem = self._problem
         with problem.surroundings():
-            for chunk in problem.chunks(self._micro_batch):
-                total = _add(total, self._product(problem.theta, v, *chunk))
-        assert total is not None
-        return total
+            chunks = problem.chunks(self._micro_batch)
+            return added(self._product(problem.theta, v, *chunk) for chunk in chunks)
 
 
 PRODUCTS: dict[str, Callable[[Problem, int | None], Product]] = {

@@ -16,7 +16,7 @@ def batch():
     return 2 * torch.randn(B, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def close(found, expected, rel=1e-12):
+def assert_close(found, expected, rel=1e-12):
     wanted = torch.as_tensor(expected).tolist()
     assert found[:PRESENT].tolist() == pytest.approx(wanted, rel=rel, abs=1e-14)
 
@@ -42,12 +42,12 @@ def test_constants_of_float32_are_no_obstacle(loss, rel):
     weights = WEIGHT[:PRESENT].double()
     for logits in (batch(), batch().float()):
         found = fingerprint(loss, logits, LABELS)
-        close(
+        assert_close(
             found.coefficients,
             N * weights / (N * weights).sum(),
             rel=rel if logits.dtype.itemsize > 4 else 1e-5,
         )
-        close(found.explained, [1.0] * 4, rel=1e-5)
+        assert_close(found.explained, [1.0] * 4, rel=1e-5)
 
 
 def test_a_loss_that_writes_into_its_arguments_changes_nothing():
@@ -61,7 +61,7 @@ def test_a_loss_that_writes_into_its_arguments_changes_nothing():
     found, wanted = fingerprint(writes, logits, labels), fingerprint(F.cross_entropy, batch(), LABELS)
     assert torch.equal(labels, LABELS)
     assert torch.equal(logits, batch())
-    close(found.coefficients, wanted.coefficients[:PRESENT])
+    assert_close(found.coefficients, wanted.coefficients[:PRESENT])
 
 
 def test_global_random_state_stays_and_eval_mode_is_no_chance():
@@ -77,4 +77,4 @@ def test_global_random_state_stays_and_eval_mode_is_no_chance():
     with pytest.raises(ValueError, match="random or remembers calls"):
         fingerprint(Dropped(), batch(), LABELS)
     assert torch.equal(torch.get_rng_state(), state)
-    close(fingerprint(Dropped().eval(), batch(), LABELS).coefficients, N / B)
+    assert_close(fingerprint(Dropped().eval(), batch(), LABELS).coefficients, N / B)

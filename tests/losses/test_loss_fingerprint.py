@@ -34,7 +34,7 @@ def measure(name, logits, **hyper):
     return fingerprint(make_loss(name, COUNTS, **hyper), logits, LABELS)
 
 
-def close(found, expected, rel=1e-12):
+def assert_close(found, expected, rel=1e-12):
     wanted = expected.tolist() if isinstance(expected, torch.Tensor) else expected
     assert found[:PRESENT].tolist() == pytest.approx(wanted, rel=rel, abs=1e-14)
 
@@ -44,7 +44,7 @@ def close(found, expected, rel=1e-12):
 def test_a_sum_of_class_losses_gives_back_its_coefficients(weights, seed):
     wanted = torch.tensor(weights, dtype=torch.float64)
     found = fingerprint(lambda z, _: wanted @ class_losses(z), batch(seed), LABELS)
-    close(found.coefficients, wanted, rel=1e-10)
+    assert_close(found.coefficients, wanted, rel=1e-10)
     assert found.absent == (4,)
     assert found.coefficients[4].isnan()
     assert found.residual_mean[:PRESENT].abs().max() < 1e-13
@@ -56,7 +56,7 @@ def test_linear_in_the_loss(a, b, seed):
     first, second, logits = make_loss("logit_adjustment", COUNTS), make_loss("focal", COUNTS), batch(seed)
     both = fingerprint(lambda z, y: a * first(z, y) + b * second(z, y), logits, LABELS)
     parts = [fingerprint(loss, logits, LABELS).coefficients for loss in (first, second)]
-    close(both.coefficients, (a * parts[0] + b * parts[1])[:PRESENT], rel=1e-9)
+    assert_close(both.coefficients, (a * parts[0] + b * parts[1])[:PRESENT], rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["ce", "class_mean", "inverse_frequency", "class_balanced"])
@@ -69,11 +69,11 @@ def test_reweighted_cross_entropy_is_explained_in_full(name):
     }
     expected = torch.full((4,), 0.25) if name == "class_mean" else N * weights[name][:PRESENT] / B
     found = fingerprint(make_loss(name, COUNTS), batch(), LABELS)
-    close(found.coefficients, expected, rel=1e-6)  # weights of float32
-    close(found.explained, [1.0] * 4)
+    assert_close(found.coefficients, expected, rel=1e-6)  # weights of float32
+    assert_close(found.explained, [1.0] * 4)
     assert found.total_explained == pytest.approx(1, abs=1e-12)
     assert found.relative.nanmean().item() == pytest.approx(1, rel=1e-12)
-    close(found.relative, expected / expected.mean(), rel=1e-6)
+    assert_close(found.relative, expected / expected.mean(), rel=1e-6)
     assert found.value == pytest.approx(float(expected.double() @ class_losses(batch())), rel=1e-6)
 
 
@@ -87,20 +87,20 @@ def inverse(logits, batches=(5, 5, 3, 1, 1), **options):
 
 def test_released_inverse_reweighting_is_class_mean_cross_entropy():
     found, beta = inverse(batch())  # Theorem T2 (i)
-    close(found.coefficients, [float(N @ beta) / B / PRESENT] * 4)
-    close(found.explained, [1.0] * 4)
+    assert_close(found.coefficients, [float(N @ beta) / B / PRESENT] * 4)
+    assert_close(found.explained, [1.0] * 4)
 
 
 def test_its_sample_mean_reading_is_plain_cross_entropy():
     found, beta = inverse(batch(), mean="sample")
-    close(found.coefficients, float(N @ beta) / B * N / B)
-    close(found.relative, N / N.mean())
+    assert_close(found.coefficients, float(N @ beta) / B * N / B)
+    assert_close(found.relative, N / N.mean())
 
 
 @pytest.mark.parametrize("mean", ["detached", "running"])
 def test_a_constant_mean_has_no_gradient(mean):
     found, _ = inverse(batch(), mean=mean)
-    close(found.coefficients, [0.0] * 4)
+    assert_close(found.coefficients, [0.0] * 4)
     assert found.explained.isnan().all()
     assert found.relative.isnan().all()
     assert math.isnan(found.total_explained)
@@ -110,7 +110,7 @@ def test_a_constant_mean_has_no_gradient(mean):
 def test_stopped_weights_divide_by_the_class_loss():
     found, beta = inverse(batch(), through_weights=False)  # Theorem T2 (ii)
     losses = class_losses(batch())
-    close(found.coefficients, losses.mean() * N * beta / (B * losses))
+    assert_close(found.coefficients, losses.mean() * N * beta / (B * losses))
 
 
 def test_a_regularised_loss_has_the_derivative_of_its_closed_form():
@@ -118,7 +118,7 @@ def test_a_regularised_loss_has_the_derivative_of_its_closed_form():
     found = measure("inverse", batch(), alpha=alpha, reduction="class")
     direct = alpha * (2 * losses.mean() * losses + alpha - losses**2) / (losses**2 + alpha) ** 2
     through_mean = (losses**2 / (losses**2 + alpha)).mean()
-    close(found.coefficients, (direct + through_mean) / PRESENT)
+    assert_close(found.coefficients, (direct + through_mean) / PRESENT)
 
 
 def test_a_clamped_class_keeps_a_constant_weight():
@@ -127,23 +127,23 @@ def test_a_clamped_class_keeps_a_constant_weight():
     found = measure("inverse", logits, alpha=0.0, clamp=2.0)
     over = class_losses(logits).mean() / class_losses(logits) > 2
     assert over.tolist() == [True, False, False, False]
-    close(found.coefficients, (N * ~over).sum() / B / PRESENT + over * 2 * N / B)  # Theorem T2 (vi)
+    assert_close(found.coefficients, (N * ~over).sum() / B / PRESENT + over * 2 * N / B)  # Theorem T2 (vi)
 
 
 def test_weights_that_follow_the_loss():
     losses = class_losses(batch())
     found = fingerprint(make_loss("loss_proportional", COUNTS), batch(), LABELS)
-    close(found.coefficients, N / B * losses / losses.mean())
+    assert_close(found.coefficients, N / B * losses / losses.mean())
     q = (0.01 * torch.cat([losses, torch.zeros(1)])).softmax(0)
     found = fingerprint(make_loss("group_dro", COUNTS), batch(), LABELS)
-    close(found.coefficients, q[:PRESENT], rel=1e-6)
-    close(found.explained, [1.0] * 4)
+    assert_close(found.coefficients, q[:PRESENT], rel=1e-6)
+    assert_close(found.explained, [1.0] * 4)
 
 
 def test_logit_adjustment_pushes_head_logits_down_for_every_class():
     prior = torch.tensor(COUNTS[:4], dtype=torch.float64) / sum(COUNTS[:4])
     found = fingerprint(make_loss("logit_adjustment", COUNTS[:4]), torch.zeros(B, 4), LABELS)
-    close(found.coefficients, N / B * (1 - prior) / (1 - 1 / 4), rel=1e-6)
+    assert_close(found.coefficients, N / B * (1 - prior) / (1 - 1 / 4), rel=1e-6)
     expected = N[:, None] / B * (prior - (1 - prior)[:, None] / 3)
     off = ~torch.eye(4, dtype=torch.bool)
     assert torch.allclose(found.residual_mean[off], expected[off], rtol=1e-5, atol=1e-9)

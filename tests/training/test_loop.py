@@ -4,7 +4,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from small_training import NORMALISE, Images, small_net, some_images
+from small_training import NORMALISE, Images, KeepStates, same, small_net, some_images
 from torch import nn
 
 from lt_lib.losses import make_loss
@@ -16,26 +16,12 @@ COUNTS = [11, 11, 11]
 AS_STORED = (torch.zeros(1), torch.ones(1) / 255)  # leaves pixels at 0..255
 
 
-class Keep:
-    """Keeps the state after each epoch."""
-
-    def __init__(self):
-        self.states = {}
-
-    def on_epoch_end(self, epoch, trainer):
-        self.states[epoch] = trainer.state(epoch)
-
-
 def trained(config=CONFIG, loss="ce", seed=1, net=None, part=None, **more):
     part = part or some_images()
     objective = make_loss(loss, COUNTS)
     objective.class_counts = None  # parts differ
     model = train(net or small_net(), objective, part, config, seed, NORMALISE, **more)
     return {**model.state_dict(), **{f"loss.{k}": v for k, v in objective.state_dict().items()}}
-
-
-def same(one, two):
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.parametrize("loss", ["ce", "inverse"])
@@ -46,7 +32,7 @@ def same(one, two):
 )
 def test_resuming_after_any_epoch_gives_the_same_bits(loss, settings):
     config = TrainConfig(**{**CONFIG.to_dict(), **settings})
-    keep = Keep()
+    keep = KeepStates()
     whole = trained(config, loss, callbacks=[keep])
     for epoch in (1, 3):
         # another initial network: everything must come from the state
@@ -144,7 +130,7 @@ class Spoil(nn.Module):
 
 @pytest.mark.parametrize("name", ["head.bias", "bn.running_var"])
 def test_a_network_that_is_not_finite_is_never_returned(name):
-    net, keep = small_net(), Keep()
+    net, keep = small_net(), KeepStates()
     config = TrainConfig(epochs=2, batch=40, device="cpu")
     with pytest.raises(FloatingPointError, match=rf"`{name}` of the network became .* in epoch 1 of 2"):
         train(net, Spoil(net, name), some_images(), config, 0, NORMALISE, [keep])
@@ -172,7 +158,7 @@ def test_it_learns():
 
 
 def test_a_state_of_another_network_is_refused():
-    keep = Keep()
+    keep = KeepStates()
     trained(callbacks=[keep])
     net = small_net()
     net.head = nn.Linear(4, 5)

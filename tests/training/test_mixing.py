@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_training import NORMALISE, Images, small_net, some_images
+from small_training import NORMALISE, Images, KeepStates, same, small_net, some_images
 
 from lt_lib.losses import make_loss
 from lt_lib.losses.glmc import PARTNERS
@@ -31,10 +31,6 @@ def a_net(seed=0, extras="glmc"):
 def trained(loss, config=CONFIG, net=None, seed=1, **more):
     model = train(net or a_net(), loss, some_images(size=8), config, seed, NORMALISE, **more)
     return {**model.state_dict(), **{f"loss.{k}": v for k, v in loss.state_dict().items()}}
-
-
-def same(one, two):
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
 @settings(max_examples=50, deadline=None)
@@ -124,14 +120,7 @@ def test_both_branches_and_heads_see_what_they_should():
 
 @pytest.mark.parametrize("hyper", [{}, {"inverse": {}}, {"drw_epoch": 2}, {"defer_epoch": 1}])
 def test_resuming_after_any_epoch_gives_the_same_bits(hyper):
-    class Keep:
-        def __init__(self):
-            self.states = {}
-
-        def on_epoch_end(self, epoch, trainer):
-            self.states[epoch] = trainer.state(epoch)
-
-    keep = Keep()
+    keep = KeepStates()
     whole = trained(make_loss("glmc", COUNTS, **hyper), callbacks=[keep])
     for epoch in (1, 2):
         again = trained(make_loss("glmc", COUNTS, **hyper), net=a_net(7), state=keep.states[epoch])
@@ -169,7 +158,12 @@ def test_a_batch_of_one_trains():
     part = Images(some_images(1, size=16).images, torch.tensor([0]))
     loss = make_loss("glmc", COUNTS)
     loss.class_counts = None  # one image of three classes
-    train(a_net(), loss, part, TrainConfig(epochs=1, device="cpu"), 0, NORMALISE)
+    start, end = (
+        a_net().state_dict(),
+        train(a_net(), loss, part, TrainConfig(epochs=1, device="cpu"), 0, NORMALISE).state_dict(),
+    )
+    assert all(torch.isfinite(value).all() for value in end.values())
+    assert not torch.equal(end["head.weight"], start["head.weight"])
 
 
 @pytest.mark.parametrize(

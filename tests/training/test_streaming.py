@@ -73,12 +73,15 @@ def test_evaluation_and_recorder_read_files(files, memory):
     assert recorders[0].rows == recorders[1].rows
 
 
-def test_large_pictures_are_cropped_before_they_are_resized(tmp_path):
+def test_large_pictures_train_under_every_augmentation_of_pictures(tmp_path):
     image = some_images(1, channels=3, size=60).images[0]
     fromarray(image.permute(1, 2, 0).contiguous().numpy()).resize((90, 60)).save(tmp_path / "a.png")
     part = Images(ImageFiles(tmp_path, ["a.png"] * 6, 16), torch.arange(6) % 3)
+    plain = trained(part, epochs=1)
     for name in PICTURES:
-        trained(part, augment=name, epochs=1)  # the shapes fit
+        weights = trained(part, augment=name, epochs=1)
+        assert all(torch.isfinite(value).all() for value in weights)
+        assert not same(weights, plain), f"`{name}` changed no pixel"
 
 
 @pytest.mark.parametrize("workers", [0, 1])
