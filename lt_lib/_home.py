@@ -23,3 +23,20 @@ def places(
     relative = Path(root or "").expanduser() / Path(file).expanduser()
     bases = (Path.cwd(), project_root()) if folders is None else folders
     return tuple(dict.fromkeys((base / relative).absolute() for base in bases))
+
+
+def existing(source: str, name: str | Path, root: str | Path | None, folder: bool = False) -> Path:
+    """Return the first of `places(name, root)` that is there: a file, or with `folder` a folder.
+
+    Raises:
+        FileNotFoundError: none is; the sentence names `source` (such as "npz"), and where it was looked for.
+    """
+    looked = places(name, root)
+    found = next((path for path in looked if (path.is_dir() if folder else path.is_file())), None)
+    if found is None:
+        where = " or ".join(f"`{path}`" for path in looked)
+        raise FileNotFoundError(
+            f"`{source}:{name}` must name an existing {'folder' if folder else 'file'}; found none at "
+            f"{where}. Check the path, or write an absolute one."
+        )
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lt_lib._home import places
+from lt_lib._home import existing
 from lt_lib.data.disk import source_from_files
 from lt_lib.data.files import ImageFiles, is_gray
 from lt_lib.data.source import Source
@@ -40,7 +40,7 @@ def load_folder(
         ValueError: a class has no image, a class folder holds folders, the test tree has a class of its own,
             or a file is no whole image (named when it is read).
     """
-    base = _find(folder, root)
+    base = existing("folder", folder, root, folder=True)
     paired = {entry.name for entry in _visible(base) if entry.is_dir()} == _PARTS and any(
         entry.is_dir() for entry in _visible(base / "train")
     )
@@ -64,18 +64,6 @@ def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
     """Sort key by which runs of digits compare as numbers; ties are broken by the name itself."""
     pieces = re.findall(r"\d+|\D+", unicodedata.normalize("NFC", name).casefold())
     return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in pieces], name
-
-
-def _find(folder: str | Path, root: str | Path | None) -> Path:
-    looked = places(folder, root)
-    found = next((path for path in looked if path.is_dir()), None)
-    if found is None:
-        where = " or ".join(f"`{path}`" for path in looked)
-        raise FileNotFoundError(
-            f"`folder:{folder}` must name an existing folder; found none at {where}. Check the path, or "
-            "write an absolute one."
-        )
-    return found
 
 
 def _visible(folder: Path) -> list[Path]:

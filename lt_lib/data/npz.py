@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lt_lib._home import places
+from lt_lib._home import existing
 from lt_lib.data.source import Source, source_from_arrays
 
 NPZ_KEYS = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
@@ -40,7 +40,7 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
         FileNotFoundError: there is no such file.
         ValueError: the file is no archive, lacks an array, holds one it should not, or an array is malformed.
     """
-    path = _find(file, root)
+    path = existing("npz", file, root)
     arrays = _arrays(path)
     _check_keys(path, list(arrays))
     for name in ("train_images", "train_labels"):
@@ -56,18 +56,6 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
             f"{names.dtype}. Save it with `np.array([...], dtype=str)`."
         )
     return source_from_arrays(f"npz:{path.name}", **arrays, note=f"Images of `{path.name}`.")
-
-
-def _find(file: str | Path, root: str | Path | None) -> Path:
-    looked = places(file, root)
-    found = next((path for path in looked if path.is_file()), None)
-    if found is None:
-        where = " or ".join(f"`{path}`" for path in looked)
-        raise FileNotFoundError(
-            f"`npz:{file}` must name an existing file; found none at {where}. Check the path, or write an "
-            "absolute one."
-        )
-    return found
 
 
 def _arrays(path: Path) -> dict[str, Any]:

@@ -165,27 +165,21 @@ def test_profiles_pass_it_on():
 
 
 CHILDREN = """
-import os, signal, sys
+import os, sys
 sys.path.insert(0, {here!r})
 from after_runs import KINDS, with_after
+from small_runs import die_at
 from lt_lib.runs import Store, run
-from lt_lib.training.optimisers import SGD
 
-def die_at(step):
-    take, taken = SGD.step, []
-    def stepping(self, lr):
-        taken.append(lr)
-        if len(taken) == step:  # in mid-epoch
-            os.kill(os.getpid(), signal.SIGKILL)
-        take(self, lr)
-    SGD.step = stepping
+def die(step):
+    die_at(step)
     run(with_after(KINDS["retrained"]), Store(os.path.join({root!r}, str(step))))
 
 children = []
 for step in {steps!r}:
     children.append(os.fork())
     if children[-1] == 0:
-        die_at(step)
+        die(step)
 print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
 """
 

@@ -14,20 +14,13 @@ HERE = str(Path(__file__).parent)
 
 # Each child is a process of its own: forked, because importing torch anew takes seconds.
 CHILDREN = """
-import os, signal, sys
+import os, sys
 sys.path.insert(0, {here!r})
-from small_runs import small_config
+from small_runs import die_at, small_config
 from lt_lib.runs import Store, run
-from lt_lib.training.optimisers import SGD
 
-def die_at(step, root):
-    take, taken = SGD.step, []
-    def stepping(self, lr):
-        taken.append(lr)
-        if len(taken) == step:  # in mid-epoch, whatever is buffered
-            os.kill(os.getpid(), signal.SIGKILL)
-        take(self, lr)
-    SGD.step = stepping
+def die_in_step(step, root):
+    die_at(step)
     run(small_config(loss="inverse"), Store(os.path.join(root, str(step))))
 
 def ask(_, root):
@@ -60,7 +53,7 @@ def test_a_run_killed_in_mid_epoch_ends_with_the_same_bits(tmp_path):
     whole = run(config, Store(tmp_path / "whole"))
     points = {2: None, 5: 1, 11: 3}  # step -> last finished epoch
     assert int(config.split().counts.sum()) == 70  # in batches of 32: three steps an epoch, four epochs
-    assert statuses("die_at", list(points), tmp_path) == [-signal.SIGKILL] * 3
+    assert statuses("die_in_step", list(points), tmp_path) == [-signal.SIGKILL] * 3
     for step, finished in points.items():
         store = Store(tmp_path / str(step))
         assert store.keys() == []

@@ -21,18 +21,12 @@ def store(tmp_path):
 CHILDREN = """
 import os, signal, sys
 sys.path.insert(0, {here!r})
+from small_runs import die_at
 from stem_runs import DEFERRED, START, configured, trained
 from lt_lib.runs import Store
-from lt_lib.training.optimisers import SGD
 
-def die_at(step, root):
-    take, taken = SGD.step, []
-    def stepping(self, lr):
-        taken.append(lr)
-        if len(taken) == step:  # in mid-epoch
-            os.kill(os.getpid(), signal.SIGKILL)
-        take(self, lr)
-    SGD.step = stepping
+def die_in_step(step, root):
+    die_at(step)
     trained(configured(DEFERRED["released"]), Store(os.path.join(root, str(step))))
 
 def die_between(name, root):
@@ -45,7 +39,7 @@ def die_between(name, root):
     trained(configured(DEFERRED["released"]), Store(os.path.join(root, name)))
 
 def die(point, root):
-    (die_between if point == "between" else die_at)(point, root)
+    (die_between if point == "between" else die_in_step)(point, root)
 
 def ask(name, root):
     os._exit(len(trained(configured(DEFERRED[name]), Store(root))[1]))
