@@ -10,12 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from lt_lib.data import Split, normalisation
-from lt_lib.losses import make_loss
-from lt_lib.losses._base import ClassLoss
 from lt_lib.posthoc import adjusted_head, choose_tau, prior_shift, tau_scales, with_head
 from lt_lib.runs.after import CALIBRATION
 from lt_lib.runs.config import RunConfig
-from lt_lib.runs.experiment import Outcome, final_metrics, make_net
+from lt_lib.runs.experiment import Outcome, final_metrics, loss_from, make_net
 from lt_lib.training import TrainConfig, cpu_threads, evaluate, repeatable, resolve_device
 from lt_lib.training.pixels import MEMORY_FORMATS
 from lt_lib.training.two_stage import (
@@ -37,7 +35,7 @@ def check_after(config: RunConfig) -> None:
     """
     if config.after is not None and "loss" in config.after:
         split = config.split()
-        stage, loss = _stage(config, config.after), _loss_of(config.after, split)
+        stage, loss = _stage(config, config.after), loss_from(config.after["loss"], split)
         check_second_stage(make_net(config, split), loss, stage)
 
 
@@ -105,14 +103,14 @@ def _at_tau(
 def _crt(
     config: RunConfig, after: Mapping[str, Any], model: Any, split: Split, normalise: Normalise
 ) -> Edited:
-    stage, loss = _stage(config, after), _loss_of(after, split)
+    stage, loss = _stage(config, after), loss_from(after["loss"], split)
     return retrain_classifier(model, loss, split.train, stage, config.seed, normalise, after["features"]), {}
 
 
 def _lws(
     config: RunConfig, after: Mapping[str, Any], model: Any, split: Split, normalise: Normalise
 ) -> Edited:
-    stage, loss, bias = _stage(config, after), _loss_of(after, split), after["bias"]
+    stage, loss, bias = _stage(config, after), loss_from(after["loss"], split), after["bias"]
     scales = learn_weight_scales(
         model, loss, split.train, stage, config.seed, normalise, after["features"], bias
     )
@@ -129,11 +127,6 @@ _EDITS: dict[str, Callable[[RunConfig, Mapping[str, Any], Any, Split, Normalise]
 
 def _stage(config: RunConfig, after: Mapping[str, Any]) -> TrainConfig:
     return second_stage(config.training, **after["training"])
-
-
-def _loss_of(after: Mapping[str, Any], split: Split) -> ClassLoss:
-    hyper = {name: value for name, value in after["loss"].items() if name != "name"}
-    return make_loss(after["loss"]["name"], split.counts, **hyper)
 
 
 def _rows(history: dict[str, np.ndarray]) -> list[dict[str, Any]]:

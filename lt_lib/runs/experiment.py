@@ -1,6 +1,6 @@
 """One run in memory: data, network, loss, training, measurement. Nothing here touches the store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,8 +72,13 @@ def make_net(config: RunConfig, split: Split) -> nn.Module:
 
 def loss_of(config: RunConfig, split: Split) -> ClassLoss:
     """Return the run's loss before its first epoch."""
-    hyper = {name: value for name, value in config.loss.items() if name != "name"}
-    return make_loss(config.loss["name"], split.counts, **hyper)
+    return loss_from(config.loss, split)
+
+
+def loss_from(settings: Mapping[str, Any], split: Split) -> ClassLoss:
+    """Return the loss of a mapping with `name` and its settings, for the training counts of `split`."""
+    hyper = {name: value for name, value in settings.items() if name != "name"}
+    return make_loss(settings["name"], split.counts, **hyper)
 
 
 def to_stem(config: RunConfig, checkpoint: Checkpoint) -> Checkpoint:
