@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lt_lib.curvature import HessianOperator, lanczos
 from lt_lib.data import load, normalisation
@@ -21,9 +22,9 @@ from lt_lib.nets import resnet
 
 TOL = 1e-3
 NETS = ("resnet20", "resnet18")
-# length of the step of the weights between cold and warm start. At 0.02, a step of surgery, the Hessian of
-# these sharp networks on few images is another one (values move several-fold) and a warm start saves nothing
-STEP = 0.002
+# energy of the step between cold and warm start, in nats of the quadratic model, shared equally among the
+# pairs: a step of surgery. Fixed before any of it was measured
+STEP_ENERGY = 0.01
 Product = Callable[[Tensor], Any]
 
 
@@ -60,8 +61,8 @@ def digits(size: int = 32) -> tuple[Tensor, Tensor]:
     return large + 0.1 * noise, part.labels[order]
 
 
-def network(name: str, epochs: int = 3) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return a network trained briefly on 1,024 digits, in eval mode, with all digits."""
+def network(name: str, epochs: int = 12) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a network trained on 1,024 digits, in eval mode, with all digits."""
     torch.set_num_threads(1)
     x, y = digits()
     if name == "resnet20":
@@ -235,22 +236,23 @@ def measure(name: str, case: str, images: int, k: int, steps: int, weights: Path
 
 
 def warm_start(case: str, images: int, k: int, weights: Path) -> dict[str, Any]:
-    """Return products after a small step down the gradient of other images, warm and cold."""
+    """Return products after a step of surgery, warm and cold.
+
+    The step goes along all k eigenvectors, by sqrt(2 STEP_ENERGY / (k |lambda_i|)) each, signs in turn.
+    """
     net, x, y, *_ = _task(case, images, k, 0, weights)
     earlier = lanczos(HessianOperator(net, x, y), k, TOL, which="LM")
-    other = _task(case, 1088, k, 0, weights)
+    lengths = (2 * STEP_ENERGY / (k * earlier.values.abs())).sqrt()
+    step = (lengths * (-1.0) ** torch.arange(k)).to(earlier.vectors.dtype) @ earlier.vectors
     parameters = list(net.parameters())
-    slopes = torch.autograd.grad(cross_entropy(net(other.x[1024:]), other.y[1024:]), parameters)
-    length = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
     with torch.no_grad():
-        for parameter, slope in zip(parameters, slopes, strict=True):
-            parameter.sub_(STEP / length * slope)
+        vector_to_parameters(parameters_to_vector(parameters) + step, parameters)
     operator = HessianOperator(net, x, y)
     cold, warm = (lanczos(operator, k, TOL, which="LM", seed=1, start=start) for start in (None, earlier))
     return {
         "cold": cold.matvecs,
         "warm": warm.matvecs,
-        "length": STEP,
+        "length": float(step.norm()),
         "moved": float((earlier.values.abs() / cold.values.abs() - 1).abs().max()),
         "residual": max(residuals(net, x, y, Pairs(warm.values, warm.vectors, 0))),
     }
