@@ -12,12 +12,12 @@ from lt_lib._checks import check_choice
 from lt_lib._home import places
 from lt_lib.data import DRAWS, Split
 from lt_lib.nets import net_config
+from lt_lib.runs._format import FORMAT, describe
 from lt_lib.runs.after import completed
 from lt_lib.runs.fingerprint import code_fingerprint
 from lt_lib.training import TrainConfig
 from lt_lib.training.config import check_number
 
-FORMAT = 1  # raise it when the meaning of a stored file changes
 _CODE = "lt_lib.runs.experiment"  # the module whose imports decide what a run computes
 _AFTER_CODE = "lt_lib.runs.edit"  # of a run with `after`; it imports the one above
 
@@ -133,10 +133,7 @@ class RunConfig:
 
     def describe(self) -> str:
         """Return the settings that usually differ between runs, on one line, for messages."""
-        loss = json.dumps(dict(self.loss), sort_keys=True)
-        after = "" if self.after is None else f", after {json.dumps(dict(self.after), sort_keys=True)}"
-        data = f"data {self.data['name']}, imbalance {self.data['imbalance']}"
-        return f"{data}, loss {loss}, seed {self.seed}{after}"
+        return describe(self.to_dict())
 
 
 def _mapping(value: Any, name: str) -> dict[str, Any]:

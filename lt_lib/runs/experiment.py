@@ -1,5 +1,6 @@
 """One run in memory: data, network, loss, training, measurement. Nothing here touches the store."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,10 +28,12 @@ from lt_lib.training import (
     train,
 )
 
+SAVE_SECONDS = 300.0  # between two checkpoints within an epoch; when they are made changes no bit
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a finished epoch: what it takes to go on."""
+    """A run after a finished epoch, or within a long one: what it takes to go on."""
 
     state: TrainState
     rows: list[dict[str, Any]]  # of the Recorder so far
@@ -52,10 +55,17 @@ Progress = Callable[[int, int], None]
 class _Saver:
     def __init__(self, recorder: Recorder, save: Save | None, progress: Progress | None) -> None:
         self.recorder, self.save, self.progress = recorder, save, progress
+        self.saved = time.monotonic()
+
+    def on_step_end(self, epoch: int, batch: int, trainer: Trainer) -> None:
+        if self.save is not None and time.monotonic() - self.saved >= SAVE_SECONDS:
+            self.save(Checkpoint(trainer.state(epoch, batch), self.recorder.rows))
+            self.saved = time.monotonic()
 
     def on_epoch_end(self, epoch: int, trainer: Trainer) -> None:
         if self.save is not None and epoch < trainer.config.epochs:
             self.save(Checkpoint(trainer.state(epoch), self.recorder.rows))
+            self.saved = time.monotonic()
         if self.progress is not None:
             self.progress(epoch, trainer.config.epochs)
 
@@ -112,7 +122,7 @@ def execute(
     Args:
         config: the run.
         checkpoint: of the same run, from an earlier call's `save`.
-        save: called with a Checkpoint after each epoch but the last.
+        save: called with a Checkpoint after each epoch but the last, and each `SAVE_SECONDS` within one.
         progress: called with (finished epochs, epochs) after each epoch.
 
     Raises:

@@ -145,7 +145,7 @@ class Stems:
             StoreError: the store cannot be written.
         """
         epoch = checkpoint.state.epoch
-        if epoch in self.epochs:
+        if epoch in self.epochs and not checkpoint.state.batch:
             self.store.save_stem(self.name, self.trunk, _to_trunk(self.config, checkpoint))
             self._passed(epoch)
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lt_lib.training import augment
 from lt_lib.training.config import TrainConfig, check_number
-from lt_lib.training.loader import Pictures, View, load_batches
+from lt_lib.training.loader import Bounds, Pictures, View, load_batches
 from lt_lib.training.pixels import Images, Normaliser
 from lt_lib.training.recipes import Batch, Recipe
 from lt_lib.training.sampling import Places, draw_places
@@ -44,30 +44,31 @@ class Feed:
         self._images, self._labels = part.images, part.labels.cpu()
         self._padded: dict[int, Tensor] = {}  # by width of the border
 
-    def batches(self, epoch: int, recipe: Recipe) -> Iterator[Batch]:
-        """Yield the batches of `epoch` (from 0), the same ones whatever was asked before."""
-        augments = recipe.augments(self.config)
-        views, labels = self._sequence(epoch, self.config.sampling, augments, (ORDER, AUGMENT))
+    def batches(self, epoch: int, recipe: Recipe, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of `epoch` (from 0) from number `first` on, whatever was asked before."""
+        augments, bounds = recipe.augments(self.config), self.bounds[first:]
+        views, labels = self._sequence(epoch, self.config.sampling, augments, (ORDER, AUGMENT), bounds)
         if recipe.partner is None:
             yield from (Batch(*two) for two in zip(views, labels, strict=True))
             return
-        others = self._sequence(epoch, recipe.partner, augments, (PARTNER_ORDER, PARTNER_AUGMENT))
+        purposes = (PARTNER_ORDER, PARTNER_AUGMENT)
+        others = self._sequence(epoch, recipe.partner, augments, purposes, bounds)
         yield from (Batch(*four) for four in zip(views, labels, *others, strict=True))
 
     def _sequence(
-        self, epoch: int, sampling: str, augments: tuple[str, ...], purposes: tuple[int, int]
+        self, epoch: int, sampling: str, augments: tuple[str, ...], purposes: tuple[int, int], bounds: Bounds
     ) -> tuple[Iterator[tuple[Tensor, ...]], Iterator[Tensor]]:
         """Return one epoch's views and labels, batch by batch."""
         places = draw_places(self._labels, sampling, epoch_generator(self.seed, epoch, purposes[0]))
         labels = self._labels[places.images].to(self.device)
         views = [View(name, (self.seed, epoch, purposes[1], i)) for i, name in enumerate(augments)]
-        return self._views(places, views), (labels[start:stop] for start, stop in self.bounds)
+        return self._views(places, views, bounds), (labels[start:stop] for start, stop in bounds)
 
-    def _views(self, places: Places, views: list[View]) -> Iterator[tuple[Tensor, ...]]:
-        gathers = {view: self._gathered(places, view) for view in views if self._stays(view)}
+    def _views(self, places: Places, views: list[View], bounds: Bounds) -> Iterator[tuple[Tensor, ...]]:
+        gathers = {view: self._gathered(places, view, bounds) for view in views if self._stays(view)}
         loaded = [view for view in views if view not in gathers]
-        source = Pictures(self._images, places, self.bounds, loaded)
-        empty: list[list[Tensor]] = [[] for _ in self.bounds]
+        source = Pictures(self._images, places, bounds, loaded)
+        empty: list[list[Tensor]] = [[] for _ in bounds]
         for pixels in load_batches(source, self.config.workers) if loaded else empty:
             arrived = dict(zip(loaded, pixels, strict=True))
             yield tuple(
@@ -78,11 +79,11 @@ class Feed:
     def _stays(self, view: View) -> bool:
         return isinstance(self._images, Tensor) and view.name in augment.PADDING
 
-    def _gathered(self, places: Places, view: View) -> Iterator[Tensor]:
+    def _gathered(self, places: Places, view: View, bounds: Bounds) -> Iterator[Tensor]:
         padded = self._on_device(view.name)
         choices = augment.draw(len(self._labels), view.name, epoch_generator(*view.stream)).to(self.device)
         images, keys = places.images.to(self.device), places.keys.to(self.device)
-        for start, stop in self.bounds:
+        for start, stop in bounds:
             yield augment.take(padded, images[start:stop], choices, view.name, keys[start:stop])
 
     def _on_device(self, name: str) -> Tensor:

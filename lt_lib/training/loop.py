@@ -1,12 +1,14 @@
 """The training loop: plain, deterministic, and stateless from epoch to epoch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lt_lib._checks import check_labels
+from lt_lib._processes import current
 from lt_lib.training.config import TrainConfig, check_number, resolve_device
 from lt_lib.training.entry import (
     check_callbacks,
@@ -23,11 +25,17 @@ from lt_lib.training.pixels import MEMORY_FORMATS, Images, Normaliser, input_dty
 from lt_lib.training.recipes import Batch, check_recipes, recipe_of
 from lt_lib.training.schedules import learning_rate, with_order
 from lt_lib.training.seeding import MIX, epoch_generator, layer_randomness
+from lt_lib.training.split import average_gradients, check_team, share_buffers, split_network
 from lt_lib.training.state import TrainState, capture, restore
 
 
 class Callback(Protocol):
-    """Called after each epoch; it may read everything, and must leave model and loss as they are."""
+    """Called after each epoch; it may read everything, and must leave model and loss as they are.
+
+    One that has a method `on_step_end(epoch, batch, trainer)`, too, is called after each step but an epoch's
+    last, with the finished epochs and the steps of the running one; `trainer.state(epoch, batch)` is then
+    what it takes to go on from there.
+    """
 
     def on_epoch_end(self, epoch: int, trainer: "Trainer") -> None:
         """Look at `trainer` after `epoch` finished epochs (1 for the first)."""
@@ -51,7 +59,7 @@ class Trainer:
     ) -> None:
         check_number(seed, "seed", 0, 2**63 - 1, whole=True)
         self.device = resolve_device(config.device)
-        self.config, self.seed, self.normalise = config, seed, normalise
+        self.config, self.seed, self.normalise, self.team = config, seed, normalise, current()
         self.model = model.to(self.device).to(memory_format=MEMORY_FORMATS[config.memory_format])
         self.loss = loss.to(self.device)
         self.optimiser = make_optimiser(self.model, config)
@@ -63,10 +71,12 @@ class Trainer:
         self.steps_per_epoch = len(self._feed.bounds)
         self.recipe = recipe_of(self.loss)
         self.lr, self.epoch_loss = config.lr, float("nan")
+        self.watchers: list[Callable[[int, int, Trainer], None]] = []  # called after each step
+        self._begun: TrainState | None = None  # of the epoch in the middle of which to go on
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch (from 0) for the recipe in force, from (seed, epoch) alone."""
-        return self._feed.batches(epoch, self.recipe)
+        return self._feed.batches(epoch, self.recipe, first)
 
     def run_epoch(self, epoch: int) -> None:
         """Train epoch `epoch` (from 0); nothing is read back from the device before its end.
@@ -80,23 +90,29 @@ class Trainer:
         if set_epoch is not None:
             set_epoch(epoch, self.config.epochs)
         self.recipe = recipe_of(self.loss)
-        generator = epoch_generator(self.seed, epoch, MIX)
-        total = torch.zeros((), dtype=torch.float64, device=self._accumulator_device())
+        self._mix = epoch_generator(self.seed, epoch, MIX)
+        self._total = torch.zeros((), dtype=torch.float64, device=self._accumulator_device())
         with layer_randomness(self.seed, epoch, self.device):
-            for number, batch in enumerate(self.batches(epoch)):
+            first = self._go_on()
+            for number, batch in enumerate(self.batches(epoch, first), first):
                 self.lr = learning_rate(
                     self._schedule, epoch * self.steps_per_epoch + number, self.steps_per_epoch
                 )
-                value = self._step(batch, generator)
-                total += value.to(total.device) * len(batch.labels)
-        self.epoch_loss = float(total) / self._feed.bounds[-1][1]
+                value = self._step(batch)
+                self._total += value.to(self._total.device) * len(batch.labels)
+                for watch in self.watchers if number + 1 < self.steps_per_epoch else ():
+                    watch(epoch, number + 1, self)
+        share_buffers(self.model, self.team)
+        self.epoch_loss = float(self._total) / self._feed.bounds[-1][1]
         self._check_finite(epoch)
 
-    def _step(self, batch: Batch, generator: torch.Generator) -> Tensor:
+    def _step(self, batch: Batch) -> Tensor:
         self.optimiser.zero_grad()
+        network = split_network(self.model, self.team, len(batch.labels))
         with autocast(self.device, self.config.precision):
-            value = self.recipe.objective(self.model, self.loss, batch, generator)
+            value = self.recipe.objective(network, self.loss, batch, self._mix)
         value.backward()
+        average_gradients(self.model, self.team)
         self.optimiser.step(self.lr)
         detached: Tensor = value.detach()
         return detached
@@ -129,9 +145,42 @@ class Trainer:
         with evaluation(self.model), enough_values(self.model, smallest):
             return int(self.model(self._normaliser(images.to(self.device))).shape[1])
 
-    def state(self, epoch: int) -> TrainState:
-        """Return what is needed to go on after `epoch` finished epochs."""
-        return capture(epoch, self.model, self.loss, self.optimiser)
+    def state(self, epoch: int, batch: int = 0) -> TrainState:
+        """Return what is needed to go on after `epoch` finished epochs and `batch` steps of the next one.
+
+        With `batch`, to be called by a callback's `on_step_end` alone: random states and the objective's sum
+        so far belong to it ("random.*" and "total").
+        """
+        state = capture(epoch, self.model, self.loss, self.optimiser)
+        if not batch:
+            return state
+        random = {"random.mix": self._mix.get_state(), "random.layers": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["random.device"] = torch.cuda.get_rng_state(self.device)
+        extra = {"batch": batch, "total": float(self._total)}
+        return replace(state, tensors=state.tensors | random, extra=state.extra | extra)
+
+    def resume(self, state: TrainState) -> None:
+        """Load `state`; the next call must be `run_epoch(state.epoch)`.
+
+        Raises:
+            ValueError: it belongs to another network, loss or optimiser.
+        """
+        restore(state, self.model, self.loss, self.optimiser)
+        self._begun = state if state.batch else None
+
+    def _go_on(self) -> int:
+        """Return the epoch's first batch; in the middle of it once more load what `set_epoch` changed."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return 0
+        restore(begun, self.model, self.loss, self.optimiser)
+        self._mix.set_state(begun.tensors["random.mix"])
+        torch.set_rng_state(begun.tensors["random.layers"])
+        if self.device.type == "cuda" and "random.device" in begun.tensors:
+            torch.cuda.set_rng_state(begun.tensors["random.device"], self.device)
+        self._total.fill_(begun.extra["total"])
+        return begun.batch
 
 
 def train(
@@ -160,7 +209,7 @@ def train(
         seed: of order, augmentation and random layers; not of the initial weights, which `model` brings.
         normalise: (mean (ch,), std (ch,)) of pixels in 0..1, from the training part.
         callbacks: called in order after each epoch.
-        state: from `Trainer.state`, to go on after its epoch.
+        state: from `Trainer.state`, to go on after its epoch, or after its batch.
 
     Raises:
         ValueError: an unknown recipe or one that does not fit the network, a head that does not fit the
@@ -179,7 +228,9 @@ def train(
             classes = trainer.count_classes(part.images[:1])
             check_class_counts(loss, check_labels(part.labels, classes), classes)
             if state is not None:
-                restore(state, trainer.model, trainer.loss, trainer.optimiser)
+                trainer.resume(state)
+            trainer.watchers = [c.on_step_end for c in known if hasattr(c, "on_step_end")]
+            check_team(trainer.team, trainer.model, trainer.loss, (config, seed, part.labels))
             for epoch in range(state.epoch if state else 0, config.epochs):
                 trainer.run_epoch(epoch)
                 for callback in known:

@@ -10,7 +10,7 @@ from lt_lib.training.optimisers import Optimiser
 
 @dataclass(frozen=True)
 class TrainState:
-    """State after `epoch` finished epochs.
+    """State after `epoch` finished epochs and `batch` steps of the next one.
 
     The order of the data and the augmentation need no state: they depend on (seed, epoch) alone. The
     optimiser's settings come from the TrainConfig.
@@ -18,7 +18,12 @@ class TrainState:
 
     epoch: int
     tensors: dict[str, Tensor]  # "model.*", "loss.*", "optimiser.<slot>.<parameter number>", on the CPU
-    extra: dict[str, Any]  # "steps": number of steps of each parameter
+    extra: dict[str, Any]  # "steps": number of steps of each parameter; within an epoch see `Trainer.state`
+
+    @property
+    def batch(self) -> int:
+        """Steps taken of the epoch that is not finished; 0 between two epochs."""
+        return int(self.extra.get("batch", 0))
 
 
 def capture(epoch: int, model: nn.Module, loss: nn.Module, optimiser: Optimiser) -> TrainState:
