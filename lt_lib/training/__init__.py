@@ -2,6 +2,7 @@
 
 from lt_lib.training.config import TrainConfig, resolve_device
 from lt_lib.training.contrastive import BCLRecipe
+from lt_lib.training.distributed import evaluate_together, processes
 from lt_lib.training.evaluate import Predictions, evaluate, evaluation
 from lt_lib.training.feed import batch_bounds
 from lt_lib.training.loop import Callback, Trainer, train
@@ -36,6 +37,7 @@ __all__ = [
     "cutmix",
     "epoch_weights",
     "evaluate",
+    "evaluate_together",
     "evaluation",
     "full_precision",
     "learning_rate",
@@ -43,6 +45,7 @@ __all__ = [
     "mittag_leffler",
     "mixup",
     "order_of",
+    "processes",
     "recipe_of",
     "register",
     "repeatable",
