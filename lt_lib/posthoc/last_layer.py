@@ -52,8 +52,8 @@ def fit_last_layer(
     feature reweighting, Kirichenko et al. 2023, arXiv 2204.02937, section 4). With W_0 = 0 it is their
     logistic regression, but for their l1 penalty, subsampling and averaging; with `start` the pull is towards
     the trained head, so that `ridge` runs from a free last layer (0) to the trained weights with a fitted
-    bias (infinity). The bias is never penalised. The objective is convex: solved in float64 by L-BFGS, without
-    a seed. `retrain_classifier` is the stochastic variant.
+    bias (infinity). The bias is never penalised. The objective is convex: solved in float64 by L-BFGS,
+    without a seed. `retrain_classifier` is the stochastic variant.
 
     Args:
         features: what the head's weight acts on, of calibration images, (n, d).
