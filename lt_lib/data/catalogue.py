@@ -5,7 +5,9 @@ from pathlib import Path
 from lt_lib._checks import check_choice
 from lt_lib.data.cifar import SETS as CIFAR_SETS
 from lt_lib.data.cifar import cifar_folder, load_cifar
+from lt_lib.data.csv_list import load_csv
 from lt_lib.data.digits import load_digits
+from lt_lib.data.disk import check_damaged
 from lt_lib.data.folder import load_folder
 from lt_lib.data.idx import fashion_folder, load_fashion_mnist
 from lt_lib.data.isic import isic_folder, load_isic
@@ -16,11 +18,11 @@ from lt_lib.data.pairs import PairSource
 from lt_lib.data.source import Source
 
 # sources of image files on disk, by what comes before the colon, with the size of their images
-_FILE_SIZES = {"folder": 64, "imagenet_lt": 224, "inaturalist2018": 224, "isic2019": 224}
-_NAMED_PATHS = {"npz": "FILE", "folder": "DIR"}
+_FILE_SIZES = {"csv": 64, "folder": 64, "imagenet_lt": 224, "inaturalist2018": 224, "isic2019": 224}
+_NAMED_PATHS = {"npz": "FILE", "folder": "DIR", "csv": "FILE"}
 DATA_NAMES = (
     *("digits", "digit_pairs", "fashion_mnist", "fashion_pairs", "cifar10", "cifar100"),
-    *("imagenet_lt", "inaturalist2018", "isic2019", "npz:FILE", "folder:DIR"),
+    *("imagenet_lt", "inaturalist2018", "isic2019", "npz:FILE", "folder:DIR", "csv:FILE"),
 )
 # as many images a class as CIFAR-100 has; all pairs of garments would fill a gigabyte
 _PAIR_LIMIT = 500
@@ -40,7 +42,7 @@ def check_data_name(name: str) -> None:
 
 
 def check_data_files(name: str, root: str | Path | None = None) -> None:
-    """Refuse a public data set whose files are not there, without reading them; `npz:` and `folder:` pass.
+    """Refuse a public data set whose files are not there, without reading them; a reader's own pass.
 
     Raises:
         ValueError: the name is unknown.
@@ -63,6 +65,7 @@ def load(
     download: bool = False,
     size: int | None = None,
     memory_limit: int | None = None,
+    damaged: str = "refuse",
 ) -> Source | PairSource:
     """Load a source by name.
 
@@ -79,27 +82,32 @@ def load(
     | `isic2019` | ISIC 2019's training images, files, 239 to 12,875 a class, grouped by lesion | 8 |
     | `npz:FILE` | your own arrays, see `load_npz` | C |
     | `folder:DIR` | your own image files, one sub-folder a class, see `load_folder` | C |
+    | `csv:FILE` | your own image files by a list of paths and labels, see `load_csv` | C |
 
     Args:
         name: one of the names above.
         root: folder of the files (see `load_fashion_mnist`, `load_cifar`, `load_listed`, `load_isic`), by
-            default the one that the environment variable LT_DATA names; or of a relative `npz:` or `folder:`
-            path, which is otherwise taken from the current folder, then from the project's.
+            default the one that the environment variable LT_DATA names; or of a relative path of
+            your own, which is otherwise taken from the current folder, then from the project's.
         download: let Fashion-MNIST or CIFAR be fetched into `root`; nothing is downloaded otherwise.
-        size: height and width of images that come from files; by default 224, for `folder:` 64.
+        size: height and width of images that come from files; by default 224, for your
+            own 64.
         memory_limit: most bytes that such images may take decoded; above it they stay on disk and are
             decoded when they are needed. By default 1 GiB.
+        damaged: "leave out" keeps going without images that cannot be decoded or hold NaN and names them in
+            the source's note; by default the first one is refused.
 
     Raises:
         ValueError: the name is unknown, or the data are malformed.
         FileNotFoundError: the files are not there; says how to get them.
     """
     check_data_name(name)
+    check_damaged(damaged)
     kind, _, path = name.partition(":")
     if kind in _FILE_SIZES:
-        how = (root, _FILE_SIZES[kind] if size is None else size, memory_limit)
-        if kind == "folder":
-            return load_folder(path, *how)
+        how = (root, _FILE_SIZES[kind] if size is None else size, memory_limit, damaged)
+        if kind in ("folder", "csv"):
+            return (load_folder if kind == "folder" else load_csv)(path, *how)
         return load_isic(*how) if kind == "isic2019" else load_listed(kind, *how)
     for value, option in ((size, "size"), (memory_limit, "memory_limit")):
         if value is not None:
@@ -108,7 +116,7 @@ def load(
                 f"`{name}`, whose images have a size of their own and lie in memory. Leave it out."
             )
     if kind == "npz":
-        return load_npz(path, root)
+        return load_npz(path, root, damaged)
     if kind in CIFAR_SETS:
         return load_cifar(kind, root, download)
     singles = load_digits() if name.startswith("digit") else load_fashion_mnist(root, download)

@@ -20,8 +20,12 @@ from lt_lib.data.content import content_digests
 
 GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 # what Pillow's decoders raise on damaged bytes, besides OSError
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+_DAMAGE = (
+    *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, OverflowError),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
+)
 _ASPECT = 100  # longer side over shorter side, at most: resizing multiplies the longer one
+MAX_PIXELS = 2**26  # of one image, 8192 x 8192: decoded it takes 200 MB, and several are decoded at a time
 
 
 class ImageFiles:
@@ -32,8 +36,8 @@ class ImageFiles:
     frames the first counts; transparency is dropped, not blended; 16-bit grey levels are scaled to bytes,
     round(v / 257), and an image with levels that all lie below 256 is refused, since it holds bytes in a wide
     type and would come out black; CMYK, palette and other colours become RGB; EXIF rotation is not applied.
-    An image whose sides are beyond 100 to 1 is refused. Files are looked up at once, and opened when they are
-    asked for.
+    An image whose sides are beyond 100 to 1, or of more than 2^26 pixels (8192 x 8192), is refused by its
+    header, before it is decoded. Files are looked up at once, and opened when they are asked for.
 
     Args:
         root: the folder.
@@ -100,19 +104,32 @@ class ImageFiles:
         Raises:
             ValueError: the file is truncated, corrupt or no image; it is named.
         """
+        return self._read(position)[0]
+
+    def look(self, position: int) -> tuple[Tensor, str, tuple[int, int]]:
+        """Return one image (ch, S, S) as it comes out, and the mode and the (width, height) of its file.
+
+        Raises:
+            ValueError: the file is truncated, corrupt or no image; it is named.
+        """
+        image, mode, sides = self._read(position)
+        return self._pixels(image), mode, sides
+
+    def _read(self, position: int) -> tuple[Image.Image, str, tuple[int, int]]:
         name = self.names[position]
         try:
             with Image.open(self.root / name) as image:
                 _check_sides(image.size)
-                return _converted(image, self.channels)
+                return _converted(image, self.channels), image.mode, image.size
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"`{name}` must lie in `{self.root}`; it was there before and is gone. Put it back."
             ) from error
         except _DAMAGE as error:
+            reason = str(error).rstrip(".") if self.sizes[position] else "it is empty, 0 bytes"
             raise ValueError(
                 f"`{name}` in `{self.root}` must be a whole image file; found one that cannot be decoded "
-                f"({str(error).rstrip('.')}). Fetch the file again, or leave it out."
+                f"({reason}). Fetch the file again, or leave it out."
             ) from error
 
     def take(self, positions: Any) -> "ImageFiles":
@@ -140,6 +157,25 @@ class ImageFiles:
             list(pool.map(fill, range(len(self))))
         return images
 
+    def damaged(self, into: Tensor | None = None) -> dict[int, str]:
+        """Decode every image and return why some cannot be, by position; `into` (n, ch, S, S) keeps the rest.
+
+        Raises:
+            FileNotFoundError: a file is gone.
+        """
+
+        def reason(i: int) -> str | None:
+            try:
+                image = self._decode(i)
+            except ValueError as error:
+                return str(error)
+            if into is not None:
+                into[i] = image
+            return None
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            return {i: why for i, why in enumerate(pool.map(reason, range(len(self)))) if why is not None}
+
     def fingerprint(self) -> str:
         """Hex SHA-256 of relative paths, sizes in bytes, the way of decoding and a sample of each content.
 
@@ -156,8 +192,11 @@ class ImageFiles:
         return digest.hexdigest()
 
     def _decode(self, position: int) -> Tensor:
-        image = _cropped(self.open(position), self.shorter, self.size)
-        pixels = np.array(image).reshape(self.size, self.size, self.channels)
+        return self._pixels(self.open(position))
+
+    def _pixels(self, image: Image.Image) -> Tensor:
+        cut = _cropped(image, self.shorter, self.size)
+        pixels = np.array(cut).reshape(self.size, self.size, self.channels)
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
@@ -229,6 +268,10 @@ def _converted(image: Image.Image, channels: int) -> Image.Image:
 def _check_sides(size: tuple[int, int]) -> None:
     if max(size) > _ASPECT * min(size):
         raise ValueError(f"its sides {size[0]} x {size[1]} are beyond {_ASPECT} to 1: crop it first")
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(
+            f"its {size[0]} x {size[1]} pixels are more than {MAX_PIXELS}, 8192 x 8192: scale it down first"
+        )
 
 
 def _cropped(image: Image.Image, shorter: int, size: int) -> Image.Image:

@@ -1,16 +1,13 @@
 """A reader's own images: one sub-folder a class."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lt_lib._home import existing
-from lt_lib.data.disk import source_from_files
-from lt_lib.data.files import ImageFiles, is_gray
+from lt_lib.data.listing import Files, Listing, natural
 from lt_lib.data.source import Source
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -19,7 +16,11 @@ _PARTS = {"train", "test"}
 
 
 def load_folder(
-    folder: str | Path, root: str | Path | None = None, size: int = 64, memory_limit: int | None = None
+    folder: str | Path,
+    root: str | Path | None = None,
+    size: int = 64,
+    memory_limit: int | None = None,
+    damaged: str = "refuse",
 ) -> Source:
     """Load a source from a folder with one sub-folder a class, or with two such trees, `train` and `test`.
 
@@ -34,36 +35,37 @@ def load_folder(
         root: folder for relative paths; a relative one is looked for in the same two.
         size: height and width of the images.
         memory_limit: see `source_from_files`.
+        damaged: likewise.
 
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: a class has no image, a class folder holds folders, the test tree has a class of its own,
             or a file is no whole image (named when it is read).
     """
+    return list_images(folder, root).source(size, memory_limit, damaged)
+
+
+def list_images(folder: str | Path, root: str | Path | None = None) -> Listing:
+    """List the files that `load_folder` takes, and open none; arguments and errors are its own."""
     base = existing("folder", folder, root, folder=True)
     paired = {entry.name for entry in _visible(base) if entry.is_dir()} == _PARTS and any(
         entry.is_dir() for entry in _visible(base / "train")
     )
     ignored: list[str] = []
-    trees = {part: _tree(base, part, ignored) for part in (("train", "test") if paired else (".",))}
-    train = next(iter(trees.values()))
-    classes = list(train)
+    trees = {
+        part: _tree(base, folder, ignored)
+        for part, folder in ({"train": "train", "test": "test"} if paired else {"train": "."}).items()
+    }
+    classes = list(trees["train"])
     if paired:
         _check_test(base, classes, list(trees["test"]))
-    every = [base / path for tree in trees.values() for paths in tree.values() for path in paths]
-    channels = 1 if all(is_gray(path) for path in every) else 3
-    parts = [_files(base, tree, classes, size, channels) for tree in trees.values()]
-    names = [unicodedata.normalize("NFC", name) for name in classes]
-    note = f"Images of `{base.name}`.{_told(ignored)}"
-    return source_from_files(
-        f"folder:{base.name}", parts[0], parts[1] if paired else None, names, note, memory_limit
+    return Listing(
+        f"folder:{base.name}",
+        base,
+        {part: _files(tree, classes) for part, tree in trees.items()},
+        tuple(unicodedata.normalize("NFC", name) for name in classes),
+        f"Images of `{base.name}`.{_told(ignored)}",
     )
-
-
-def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Sort key by which runs of digits compare as numbers; ties are broken by the name itself."""
-    pieces = re.findall(r"\d+|\D+", unicodedata.normalize("NFC", name).casefold())
-    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in pieces], name
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -111,12 +113,11 @@ def _check_test(base: Path, train: Sequence[str], test: Sequence[str]) -> None:
         )
 
 
-def _files(
-    base: Path, tree: dict[str, list[str]], classes: Sequence[str], size: int, channels: int
-) -> tuple[ImageFiles, NDArray[np.int64]]:
-    names = [name for paths in tree.values() for name in paths]
-    labels = [classes.index(c) for c, paths in tree.items() for _ in paths]
-    return ImageFiles(base, names, size, channels), np.array(labels, dtype=np.int64)
+def _files(tree: dict[str, list[str]], classes: Sequence[str]) -> Files:
+    number = {name: c for c, name in enumerate(classes)}
+    labels = [number[name] for name, paths in tree.items() for _ in paths]
+    names = [path for paths in tree.values() for path in paths]
+    return Files(tuple(names), np.array(labels, dtype=np.int64))
 
 
 def _told(ignored: Sequence[str]) -> str:

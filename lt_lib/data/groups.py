@@ -1,6 +1,6 @@
 """Splits that keep groups of images together, such as all images of one lesion."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -9,6 +9,14 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+def group_numbers(names: Sequence[str]) -> Ints:
+    """Number the groups (n,) in order of appearance; an image with an empty name is a group of its own."""
+    known: dict[str, int] = {}
+    # an image without a group gets a key that no group has
+    keys = [name or f"\0{i}" for i, name in enumerate(names)]
+    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
 
 def draw_groups(

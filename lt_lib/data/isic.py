@@ -1,7 +1,5 @@
 """ISIC 2019: skin lesions with a label table and a table that tells which images show the same lesion."""
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +7,10 @@ from numpy.typing import NDArray
 
 from lt_lib.data.disk import source_from_files
 from lt_lib.data.files import ImageFiles, check_inside
-from lt_lib.data.roots import find_folder, read_text
+from lt_lib.data.groups import group_numbers
+from lt_lib.data.roots import find_folder
 from lt_lib.data.source import Source
+from lt_lib.data.tables import read_table
 
 LABELS = "ISIC_2019_Training_GroundTruth.csv"
 METADATA = "ISIC_2019_Training_Metadata.csv"
@@ -18,13 +18,19 @@ IMAGES = "ISIC_2019_Training_Input"
 # images of each class in the published table; its ninth column, UNK, is for the test part and empty
 COUNTS = {"MEL": 4522, "NV": 12875, "BCC": 3323, "AK": 867, "BKL": 2624, "DF": 239, "VASC": 253, "SCC": 628}
 _NO_LESION = ("", "na", "n/a", "nan", "null", "none")  # in any case: what tables write for no entry
+_ADVICE = "Fetch the table again."
 _WAYS = (
     f"Get `{LABELS}`, `{METADATA}` and `{IMAGES}.zip` from https://challenge.isic-archive.com/data/#2019, "
     "unpack the images, and pass the folder that holds all three as `root` (or set LT_DATA)."
 )
 
 
-def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int | None = None) -> Source:
+def load_isic(
+    root: str | Path | None = None,
+    size: int = 224,
+    memory_limit: int | None = None,
+    damaged: str = "refuse",
+) -> Source:
     """Load the training part of ISIC 2019: 25,331 dermoscopic images of eight diagnoses, no test part.
 
     Images of one lesion form a group (`Part.groups`), which `split` never tears apart; an image without a
@@ -37,6 +43,7 @@ def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int
             environment variable LT_DATA names.
         size: height and width of the images.
         memory_limit: see `source_from_files`.
+        damaged: likewise.
 
     Raises:
         FileNotFoundError: a table or an image is not there; says what to get and where to put it.
@@ -56,9 +63,12 @@ def load_isic(root: str | Path | None = None, size: int = 224, memory_limit: int
     if (images / IMAGES).is_dir():  # some unpackers add a level
         images = images / IMAGES
     files = ImageFiles(images, [f"{name}.jpg" for name in names], size, shorter=round(size * 8 / 7))
-    groups = _groups([lesions[name] for name in names])
+    groups = group_numbers([lesions[name] for name in names])
     note = f"ISIC 2019's training images, {len(np.unique(groups))} lesions."
-    return source_from_files("isic2019", (files, labels), None, tuple(COUNTS), note, memory_limit, groups)
+    found = (files, labels)
+    return source_from_files(
+        "isic2019", found, None, tuple(COUNTS), note, memory_limit, groups, damaged=damaged
+    )
 
 
 def isic_folder(root: str | Path | None = None) -> Path:
@@ -69,7 +79,7 @@ def isic_folder(root: str | Path | None = None) -> Path:
 def _labels(path: Path) -> tuple[list[str], NDArray[np.int64]]:
     classes = tuple(COUNTS)
     names: dict[str, int] = {}
-    for line, row in _rows(path, ("image", *classes)):
+    for line, row in read_table(path, ("image", *classes), _ADVICE):
         name = row["image"]
         check_inside(name, f"Line {line} of `{path}`")
         positive = [
@@ -108,7 +118,7 @@ def _is_one(value: str, line: int, path: Path) -> bool:
 
 def _lesions(path: Path) -> dict[str, str]:
     lesions: dict[str, str] = {}
-    for line, row in _rows(path, ("image", "lesion_id")):
+    for line, row in read_table(path, ("image", "lesion_id"), _ADVICE):
         found = row["lesion_id"]
         lesion = "" if found.casefold() in _NO_LESION else found
         if lesions.setdefault(row["image"], lesion) != lesion:
@@ -117,33 +127,3 @@ def _lesions(path: Path) -> dict[str, str]:
                 f"`{lesions[row['image']]}`; found `{found}`. Keep one of the rows."
             )
     return lesions
-
-
-def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), restval="")
-    reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
-    lacking = [column for column in columns if column not in reader.fieldnames]
-    if lacking:
-        raise ValueError(
-            f"`{path}` must be a table with the columns {', '.join(columns)}; `{lacking[0]}` is missing. "
-            "Fetch the table again."
-        )
-    doubled = [column for column in columns if reader.fieldnames.count(column) > 1]
-    if doubled:
-        raise ValueError(f"`{path}` must have one column `{doubled[0]}`; found two. Fetch the table again.")
-    rows: list[tuple[int, dict[str, str]]] = []
-    for row in reader:
-        if None in row:
-            raise ValueError(
-                f"Line {reader.line_num} of `{path}` must have {len(reader.fieldnames)} cells, as the header "
-                f"has; found {len(row) - 1 + len(row[None])}. Fetch the table again, or mend the row."
-            )
-        rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))
-    return rows
-
-
-def _groups(lesions: list[str]) -> NDArray[np.int64]:
-    known: dict[str, int] = {}
-    # an image without a lesion gets a key that no lesion has
-    keys = [lesion or f"\0{i}" for i, lesion in enumerate(lesions)]
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)

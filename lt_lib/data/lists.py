@@ -63,7 +63,11 @@ SETS = {
 
 
 def load_listed(
-    name: str, root: str | Path | None = None, size: int = 224, memory_limit: int | None = None
+    name: str,
+    root: str | Path | None = None,
+    size: int = 224,
+    memory_limit: int | None = None,
+    damaged: str = "refuse",
 ) -> Source:
     """Load ImageNet-LT (arXiv 1904.05160) or iNaturalist 2018 (arXiv 1707.06642) by their published lists.
 
@@ -78,6 +82,7 @@ def load_listed(
             None looks into the folder that the environment variable LT_DATA names.
         size: height and width of the images.
         memory_limit: see `source_from_files`.
+        damaged: likewise.
 
     Raises:
         FileNotFoundError: a list or a listed image is not there; says what to get and where to put it.
@@ -101,6 +106,7 @@ def load_listed(
         _class_names(train_names, train_labels, listed.classes),
         note,
         memory_limit,
+        damaged=damaged,
     )
 
 

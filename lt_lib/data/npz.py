@@ -1,5 +1,6 @@
 """A reader's own images in one NumPy archive."""
 
+import math
 import zipfile
 import zlib
 from difflib import get_close_matches
@@ -24,7 +25,11 @@ _OTHER_NAMES = {
 }
 
 
-def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
+# pictures compress tenfold, drawings on white a hundredfold; deflate ends at 1,032
+_DENSEST, _SMALL = 200, 2**28
+
+
+def load_npz(file: str | Path, root: str | Path | None = None, damaged: str = "refuse") -> Source:
     """Load a source from an `.npz` archive; nothing in it is ever unpickled.
 
     The archive holds `train_images` (n, H, W) or (n, H, W, 3), uint8 or finite floats in 0..1, and
@@ -35,12 +40,25 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
         file: the archive; a relative path is taken from `root`, else from the current folder, else from
             the project's.
         root: folder for relative paths; a relative one is looked for in the same two.
+        damaged: "leave out" drops images with NaN or infinite pixels and says so in the note; "refuse" names
+            the first.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no archive, lacks an array, holds one it should not, or an array is malformed.
+        ValueError: the file is no archive, lacks an array, holds one it should not, an array is malformed, or
+            one would take 200 times the bytes of the archive and more than 256 MiB.
     """
     path = existing("npz", file, root)
+    arrays = read_arrays(path)
+    note = f"Images of `{path.name}`."
+    if damaged == "leave out":
+        for kind in ("train", "test"):
+            note += _drop_not_finite(arrays, kind)
+    return source_from_arrays(f"npz:{path.name}", **arrays, note=note)
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of an archive by name, their names checked and their contents not; see `load_npz`."""
     arrays = _arrays(path)
     _check_keys(path, list(arrays))
     for name in ("train_images", "train_labels"):
@@ -55,7 +73,26 @@ def load_npz(file: str | Path, root: str | Path | None = None) -> Source:
             f"`class_names` must be a one-dimensional array of strings; found shape {names.shape} of "
             f"{names.dtype}. Save it with `np.array([...], dtype=str)`."
         )
-    return source_from_arrays(f"npz:{path.name}", **arrays, note=f"Images of `{path.name}`.")
+    return arrays
+
+
+def not_finite(images: Any) -> Any:
+    """Return which images (n,) of an array hold NaN or infinite pixels; bytes never do."""
+    if not np.issubdtype(images.dtype, np.floating) or images.ndim < 2:
+        return np.zeros(len(images), dtype=bool)
+    # image by image: the whole array's flags would take as much memory as bytes do
+    return np.array([not np.isfinite(image).all() for image in images], dtype=bool)
+
+
+def _drop_not_finite(arrays: dict[str, Any], kind: str) -> str:
+    images, labels = arrays.get(f"{kind}_images"), arrays.get(f"{kind}_labels")
+    if images is None or labels is None or images.ndim < 2 or len(images) != len(labels):
+        return ""  # refused later
+    bad = not_finite(images)
+    if not bad.any() or bad.all():
+        return ""
+    arrays[f"{kind}_images"], arrays[f"{kind}_labels"] = images[~bad], labels[~bad]
+    return f" {int(bad.sum())} {kind} images left out: NaN or infinite pixels, first in image {bad.argmax()}."
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -65,6 +102,7 @@ def _arrays(path: Path) -> dict[str, Any]:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one bare array")
+            _check_bomb(path, archive)
             # what is refused anyway is not read
             return {name: archive[name] if name in NPZ_KEYS else None for name in archive.files}
     except (
@@ -80,10 +118,34 @@ def _arrays(path: Path) -> dict[str, Any]:
         reason = (
             "an array of Python objects" if pickled else f"none that can be read ({str(error).rstrip('.')})"
         )
+        if str(error).startswith("an archive bomb"):
+            reason = str(error)
         raise ValueError(
             f"`{path.name}` must be an `.npz` archive of plain arrays; found {reason}. Write it with "
             "`np.savez(file, train_images=..., train_labels=...)`, strings as `dtype=str`."
         ) from error
+
+
+def _check_bomb(path: Path, archive: Any) -> None:
+    """Refuse by the headers, before anything is decompressed."""
+    packed = path.stat().st_size
+    for member in archive.zip.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name not in NPZ_KEYS:
+            continue
+        with archive.zip.open(member) as file:
+            size = max(member.file_size, _claimed(file))
+        if size > max(_SMALL, _DENSEST * packed):
+            raise ValueError(f"an archive bomb, `{name}` of {size / 2**30:.3g} GiB in {packed} bytes of file")
+
+
+def _claimed(file: Any) -> int:
+    """Bytes of the array that a header announces."""
+    version = np.lib.format.read_magic(file)
+    # version 3.0 differs from 2.0 in the letters that names of fields may hold
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return int(math.prod(shape) * dtype.itemsize)
 
 
 def _check_keys(path: Path, names: list[str]) -> None:

@@ -41,7 +41,7 @@ def split(
 
     Args:
         source: what `load` returned.
-        calibration: images a class or share; 0 for no calibration part.
+        calibration: images a class or share; 0 for the source's own calibration part, or none.
         test: images a class or share; None takes the source's whole test part, or a share of 0.25 where it
             has none (`Split.note` says so).
         seed: the data seed, apart from any training seed.
@@ -59,6 +59,11 @@ def split(
     counts = source.counts.numpy()
     held_out = np.zeros_like(counts) if own_test or test is None else _images_a_class(test, counts, "test")
     aside = np.zeros_like(counts) if calibration == 0 else _images_a_class(calibration, counts, "calibration")
+    if source.calibration is not None and aside.any():
+        raise ValueError(
+            f"`calibration` must be 0 for `{source.name}`, which has a calibration part of its own; found "
+            f"{calibration}. Leave it out, or mark those images as training images."
+        )
     _check_room(source, counts, held_out, aside)
 
     generator, groups = _generator(seed, _SPLIT), source.train.groups
@@ -74,7 +79,7 @@ def split(
     return Split(
         source.name,
         source.train.take(np.flatnonzero(~in_test & ~in_calibration)),
-        source.train.take(np.flatnonzero(in_calibration)) if aside.any() else None,
+        source.train.take(np.flatnonzero(in_calibration)) if aside.any() else source.calibration,
         _own_test(source, test, seed) if own_test else source.train.take(np.flatnonzero(in_test)),
         source.class_names,
         " ".join(n for n in notes if n),

@@ -88,7 +88,7 @@ class Part:
 class Source:
     """Labelled images as they were loaded: labels run from 0 to C - 1 and each class has a training image.
 
-    The source's own test part may lack a class: metrics then name it as absent.
+    The source's own test and calibration parts may lack a class: metrics then name it as absent.
 
     Raises:
         ValueError: labels leave 0..C-1, a class has no training image, or pixels are NaN or outside 0..1.
@@ -99,6 +99,7 @@ class Source:
     test: Part | None
     class_names: tuple[str, ...]  # (C,), all different
     note: str  # where the images come from, and what was done to them
+    calibration: Part | None = None  # where the source brings one of its own
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) != len(self.class_names):
@@ -106,19 +107,23 @@ class Source:
             raise ValueError(f"`class_names` must all differ; found `{doubled}` twice. Rename one of them.")
         check_classes(self.train.labels, self.classes, "train_labels", require_all=True)
         check_pixels(self.train.images, "train_images")
-        if self.test is None:
-            return
-        check_classes(self.test.labels, self.classes, "test_labels", require_all=False)
-        check_pixels(self.test.images, "test_images")
-        here, there = ((*p.images.shape[1:], p.images.dtype) for p in (self.train, self.test))
+        for part, kind in ((self.test, "test"), (self.calibration, "calibration")):
+            if part is not None:
+                self._check_held_out(part, kind)
+
+    def _check_held_out(self, part: Part, kind: str) -> None:
+        check_classes(part.labels, self.classes, f"{kind}_labels", require_all=False)
+        check_pixels(part.images, f"{kind}_images")
+        here, there = ((*p.images.shape[1:], p.images.dtype) for p in (self.train, part))
         if here != there:
             raise ValueError(
-                f"`test_images` must match `train_images` in channels, height, width and type {here}; found "
-                f"{there}. Resize or convert one of them."
+                f"`{kind}_images` must match `train_images` in channels, height, width and type {here}; "
+                f"found {there}. Resize or convert one of them."
             )
 
     def __repr__(self) -> str:
-        return f"Source({_described(self, {'train': self.train, 'test': self.test})})"
+        own = {} if self.calibration is None else {"calibration": self.calibration}
+        return f"Source({_described(self, {'train': self.train, 'test': self.test, **own})})"
 
     @property
     def classes(self) -> int:

@@ -49,6 +49,8 @@ def labels_from(labels: Any, name: str) -> Tensor:
         ValueError: the labels are not one-dimensional whole numbers, or one is negative.
     """
     array = np.asarray(labels)
+    if array.ndim == 1 and len(array) and array.dtype.kind in "USf":
+        raise ValueError(f"`{name}` must be one-dimensional whole numbers; {_what_labels(array, name)}")
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or len(array) == 0:
         raise ValueError(
             f"`{name}` must be one-dimensional whole numbers and not empty; found shape {array.shape} of "
@@ -61,6 +63,17 @@ def labels_from(labels: Any, name: str) -> Tensor:
             f"{RENUMBER}, or drop these images."
         )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _what_labels(array: Any, name: str) -> str:
+    if array.dtype.kind in "US":
+        found = f"found names such as `{array[0]}`. Pass `np.unique({name}, return_inverse=True)[1]`"
+        return f"{found}, and the names as `class_names`, `np.unique({name})`."
+    with np.errstate(invalid="ignore"):
+        odd = array[~np.isfinite(array) | (array % 1 != 0)]
+    if len(odd):
+        return f"found {odd[0]:g}, which is not whole. Round or mend the labels, or drop these images."
+    return f"found whole numbers stored as {array.dtype}. Pass `{name}.astype(np.int64)`."
 
 
 def check_classes(labels: Tensor, classes: int, name: str, require_all: bool) -> None:

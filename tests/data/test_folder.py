@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import picture, truncate
 
-from lt_lib.data import imbalance_statistics, load, normalisation, split
+from lt_lib.data import ImageFiles, imbalance_statistics, load, normalisation, split
 from lt_lib.data.folder import natural
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_image_is_named(tmp_path):
 def test_size_and_limit_are_for_files_alone():
     for name in ("digits", "cifar10", "npz:x"):
         with pytest.raises(
-            ValueError, match=r"`size` is for image files \(folder, .*; found 32 for `.*Leave it out"
+            ValueError, match=r"`size` is for image files \(csv, folder, .*; found 32 for `.*Leave it out"
         ):
             load(name, size=32)
         with pytest.raises(ValueError, match=r"`memory_limit` is for image files"):
@@ -176,3 +176,19 @@ def test_a_class_may_be_called_by_a_ratio_but_not_like_a_drive(tmp_path):
     assert source.class_names == ("3:4", "16:9")
     with pytest.raises(ValueError, match=r"without a drive such as `C:`; found `C:/.*or rename the file"):
         load(f"folder:{tree(tmp_path / 'b', {'C:': 1, 'D': 2})}", size=4)
+
+
+def test_damaged_files_are_left_out_on_request(tmp_path):
+    tree(tmp_path, {"a": 4, "b": 2}, channels=1)
+    truncate(tmp_path / "a" / "1.png")
+    (tmp_path / "a" / "2.png").write_bytes(b"")
+    for limit in (None, 0):
+        source = load(f"folder:{tmp_path}", size=8, damaged="leave out", memory_limit=limit)
+        assert (source.counts.tolist(), source.train.index.tolist()) == ([2, 2], [0, 3, 4, 5])
+        assert source.train.images.shape == (4, 1, 8, 8)
+        assert "Left out, since no whole image can be decoded from it: `a/1.png`, `a/2.png`." in source.note
+        assert torch.equal(source.train.in_memory()[1], ImageFiles(tmp_path, ["a/3.png"], 8, 1)[0])
+    for i in range(2):
+        truncate(tmp_path / "b" / f"{i}.png")
+    with pytest.raises(ValueError, match=r"Class `b` of .* found none, the first file being `b/0\.png`"):
+        load(f"folder:{tmp_path}", damaged="leave out")

@@ -148,8 +148,71 @@ def test_a_header_that_claims_more_than_memory_holds_is_refused(tmp_path, shape)
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
     with zipfile.ZipFile(tmp_path / "my.npz", "w") as archive:
         archive.writestr("train_images.npy", header.getvalue() + bytes(100))
-    with pytest.raises(ValueError, match=r"`my\.npz` must be an `\.npz` archive of plain arrays; found none"):
+    with pytest.raises(
+        ValueError, match=r"`my\.npz` must be an `\.npz` archive of plain arrays; found an archive bomb"
+    ):
         load(name)
+
+
+def member(shape, content=b"", descr="|u1"):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return header.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train_images", member((2**29,), bytes(2**20))),  # claims 512 MiB, which memory would hold
+        ("class_names", member((2**10,), b"", "<U1000000")),
+        ("train_images", member((4,), bytes(2**28 + 2**20))),  # holds 1,000 times its packed bytes
+    ],
+)
+def test_an_archive_bomb_is_refused_before_it_is_unpacked(tmp_path, name, content, monkeypatch):
+    save(tmp_path)
+    with zipfile.ZipFile(tmp_path / "my.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{name}.npy", content)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", lambda *_: pytest.fail("it was unpacked"))
+    with pytest.raises(
+        ValueError, match=rf"found an archive bomb, `{name}` of .* GiB in \d+ bytes of file\."
+    ):
+        load(f"npz:{tmp_path / 'my.npz'}")
+
+
+def test_images_with_nan_are_left_out_on_request(tmp_path):
+    images = np.random.default_rng(0).random((12, 4, 4))
+    images[5, 1, 1], images[7] = np.nan, np.inf
+    name = save(tmp_path, train_images=images)
+    with pytest.raises(
+        ValueError, match=r"found 17 NaN or infinite pixels in 2 images, the first in image 5"
+    ):
+        load(name)
+    source = load(name, damaged="leave out")
+    assert source.counts.tolist() == [4, 3, 3]
+    assert "2 train images left out: NaN or infinite pixels, first in image 5." in source.note
+    with pytest.raises(ValueError, match="`damaged` must be one of leave out, refuse; found `skip`"):
+        load(name, damaged="skip")
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (
+            np.array(list("abcabcabcabc")),
+            r"found names such as `a`\. Pass .*return_inverse=True.*class_names",
+        ),
+        (np.arange(12) % 3 / 2, r"found 0\.5, which is not whole"),
+        (
+            (np.arange(12) % 3).astype(float),
+            r"found whole numbers stored as float64\. Pass .*astype\(np.int64",
+        ),
+        (np.array([0, 1, np.nan] * 4), "found nan"),
+        (np.arange(12) % 3 - 1, r"class numbers from 0; found -1 \(4 times\)\. Renumber"),
+    ],
+)
+def test_labels_that_are_no_class_numbers_are_refused_with_a_way_out(tmp_path, labels, sentence):
+    with pytest.raises(ValueError, match=f"`train_labels` must .*{sentence}"):
+        load(save(tmp_path, train_labels=labels))
 
 
 def test_nothing_is_ever_unpickled(tmp_path):

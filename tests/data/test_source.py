@@ -190,13 +190,15 @@ def test_a_part_whose_fields_do_not_fit_is_refused():
         Part(pixels.double(), labels, labels)
 
 
-@pytest.mark.parametrize("name", ["digit", "cifar", "", "npz:", "npz:FILE", "folder:", "folder:DIR"])
+@pytest.mark.parametrize(
+    "name", ["digit", "cifar", "", "npz:", "npz:FILE", "folder:", "folder:DIR", "csv:FILE"]
+)
 def test_an_unknown_name_lists_the_known_ones(name):
     known = (
-        "`name` must be one of cifar10, cifar100, digit_pairs, digits, fashion_mnist, fashion_pairs, "
-        "folder:DIR, imagenet_lt, inaturalist2018, isic2019, npz:FILE; found"
+        "`name` must be one of cifar10, cifar100, csv:FILE, digit_pairs, digits, fashion_mnist, "
+        "fashion_pairs, folder:DIR, imagenet_lt, inaturalist2018, isic2019, npz:FILE; found"
     )
-    if name in ("npz:FILE", "folder:DIR"):  # a legal file name, if an odd one
+    if name in ("npz:FILE", "folder:DIR", "csv:FILE"):  # a legal file name, if an odd one
         check_data_name(name.lower())
         return
     with pytest.raises(ValueError, match=known):
