@@ -196,12 +196,12 @@ def _exchange(process: subprocess.Popen[str], line: str) -> str:
         return ""
 
 
-def _spawn(threads: int) -> subprocess.Popen[str]:
+def _spawn(threads: int, module: str = "lt_lib.runs.worker") -> subprocess.Popen[str]:
     code = str(Path(__file__).resolve().parents[2])  # the same lt_lib as here, wherever it was imported from
     path = os.pathsep.join([code, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONPATH": path}
     return subprocess.Popen(
-        [sys.executable, "-m", "lt_lib.runs.worker"],
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",
