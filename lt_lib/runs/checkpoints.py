@@ -7,6 +7,7 @@ network has many small tensors, and a checkpoint is written after each epoch.
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -60,6 +61,23 @@ def unpack(content: bytes, config: RunConfig) -> Checkpoint:
         raise Damaged(f"it is no checkpoint: {type(error).__name__}") from error
     _check_config(found, config.to_dict())
     return checkpoint
+
+
+def read_story(path: Path) -> dict[str, Any] | None:
+    """Return the JSON part of a checkpoint's file ("config", "epoch", ...), or None if there is none.
+
+    Reads the header alone; the digest is not compared.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > path.stat().st_size:
+                return None
+            header = json.loads(file.read(length))
+        story: dict[str, Any] = json.loads(header["__metadata__"]["run"])
+        return story
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _check_config(found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -39,20 +39,63 @@ else:
 def locked(path: Path, poll: float = 0.05) -> Iterator[None]:
     """Hold the lock `path` during the block, waiting as long as another process (or thread) holds it.
 
-    The empty file stays behind: to delete it could free a lock that somebody else has just taken.
-    `poll` is in seconds.
+    The empty file stays behind; only who holds the lock may delete it. `poll` is in seconds.
 
     Raises:
         OSError: the file cannot be made or locked.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    while (handle := _acquire(path)) is None:
+        time.sleep(poll)
+    try:
+        yield
+    finally:
+        _release(handle)
+
+
+@contextmanager
+def if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock `path` during the block if nobody holds it, and say whether that is so.
+
+    Raises:
+        OSError: the file cannot be made or locked.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _acquire(path)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            _release(handle)
+
+
+def _acquire(path: Path) -> int | None:
+    """Return the handle of the lock, or None if it is not to be had at the moment."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        while not _try_lock(handle):
-            time.sleep(poll)
-        try:
-            yield
-        finally:
+        if _try_lock(handle):
+            if _is_there(handle, path):
+                return handle
             _unlock(handle)
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
+def _is_there(handle: int, path: Path) -> bool:
+    """Say whether `path` still is the locked file: who held it before may have deleted it."""
+    if sys.platform == "win32":  # where an open file cannot be deleted
+        return True
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _release(handle: int) -> None:
+    try:
+        _unlock(handle)
     finally:
         os.close(handle)

@@ -107,9 +107,7 @@ class Stems:
         self.config, self.store, self.trunk = config, store, trunk(config)
         plain = plain_epochs(config)
         self.epochs = sorted(e for e in {*wanted, plain} if 0 < e <= plain and e < config.training.epochs)
-        # a stem lies long: it must not carry the bits of one torch version or device into runs on another
-        parts = [self.trunk.key(), torch.__version__, str(resolve_device(config.training.device))]
-        self.name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+        self.name = _name(self.trunk, str(resolve_device(config.training.device)))
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> "Stems":
@@ -153,6 +151,18 @@ class Stems:
         self.epochs = [later for later in self.epochs if later > epoch]
         if not self.epochs:
             self._held.close()
+
+
+def stem_names(trunk: RunConfig) -> set[str]:
+    """Return the names that the stems of `trunk` may have with this version of torch. Reads the data."""
+    devices = {"cpu", "cuda", "cuda:0", "mps", str(resolve_device(trunk.training.device))}
+    return {_name(trunk, device) for device in devices}
+
+
+def _name(trunk: RunConfig, device: str) -> str:
+    # a stem lies long: it must not carry the bits of one torch version or device into runs on another
+    parts = [trunk.key(), torch.__version__, device]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def plan(configs: Iterable[RunConfig]) -> list[tuple[RunConfig, list[int]]]:

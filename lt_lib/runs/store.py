@@ -1,10 +1,10 @@
 """The run store: one folder a run, checked by checksums, written by atomic rename."""
 
+import errno
 import json
 import logging
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +14,17 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from lt_lib._home import project_root
 from lt_lib.runs import checkpoints, tables
 from lt_lib.runs.config import FORMAT, RunConfig
 from lt_lib.runs.experiment import Checkpoint, Outcome
-from lt_lib.runs.files import explained, replace, sha256, sync_folder, write_bytes
-from lt_lib.runs.lock import locked
+from lt_lib.runs.files import StoreError, explained, replace, sha256, sync_folder, write_bytes
+from lt_lib.runs.listing import FILES, KEY, add_to_index, is_newer, run_keys, store_root, stored_format
+from lt_lib.runs.lock import if_free, locked
+from lt_lib.runs.machine import machine
 from lt_lib.runs.results import Run
 from lt_lib.training import resolve_device
 
 _log = logging.getLogger(__name__)
-_KEY = re.compile(r"[0-9a-f]{32}")
-FILES = ("config.json", "history.csv", "metrics.json", "weights.safetensors")
 
 
 class Store:
@@ -33,8 +32,9 @@ class Store:
 
     Beside them `.partial` (checkpoints of unfinished runs), `.stems` (checkpoints that several runs start
     from, see `lt_lib.runs.stems`; without them runs only take longer), `.locks`, `.quarantine` (what does
-    not fit its checksums, set aside for inspection when it is computed again) and `.draft` (folders being
-    written). Reading moves nothing and needs no write permission.
+    not fit its checksums, set aside for inspection when it is computed again), `.draft` (folders being
+    written) and `.index` (see `lt_lib.runs.listing`). Reading moves nothing and needs no write permission.
+    A run of a newer format is refused, never read, judged or moved.
 
     Args:
         root: the folder; by default the environment variable LT_RUNS, else `runs` in the project. It is
@@ -42,43 +42,36 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
-        chosen = root or os.environ.get("LT_RUNS") or project_root() / "runs"
-        self.root = Path(chosen).expanduser().absolute()
+        self.root = store_root(root)
 
     def keys(self) -> list[str]:
         """Return the keys of all stored runs, sorted."""
-        if not self.root.is_dir():
-            return []
-        return sorted(
-            path.name for path in self.root.iterdir() if _KEY.fullmatch(path.name) and path.is_dir()
-        )
+        return run_keys(self.root)
 
     def damage(self, key: str) -> str | None:
         """Return what is wrong with a stored run's files, or None; reads every byte and moves nothing.
 
         Raises:
             ValueError: `key` is no key.
+            StoreError: it is of a newer format, or may not be read.
         """
         folder = self._folder(key)
-        try:
-            wanted = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
-            if not isinstance(wanted, dict) or set(wanted) != set(FILES):
-                return "checksums.json does not list the run's files"
-            for name in FILES:
-                if not (folder / name).is_file():
-                    return f"{name} is missing"
-                if sha256(folder / name) != wanted[name]:
-                    return f"{name} is not as it was written"
-        except (OSError, ValueError) as error:
-            return f"checksums.json cannot be read ({type(error).__name__})"
-        return None
+        number = stored_format(folder)
+        if number is not None and number > FORMAT:
+            raise StoreError(
+                errno.EINVAL,
+                f"Run {key} in {self.root} was {is_newer(number)}. Update lt_lib, or set LT_RUNS to another "
+                "folder.",
+            )
+        with explained(self.root):
+            return _damage(folder)
 
     def get(self, key: str) -> Run | None:
         """Return a stored run, or None if there is none or it is damaged. Moves nothing.
 
         Raises:
             ValueError: `key` is no key.
-            StoreError: a file cannot be read.
+            StoreError: it is of a newer format, or a file cannot be read.
         """
         folder = self._folder(key)
         if not folder.is_dir() or self.damage(key) is not None:
@@ -94,7 +87,7 @@ class Store:
 
         Raises:
             ValueError: `key` is no key.
-            StoreError: it cannot be set aside.
+            StoreError: it cannot be set aside, or is of a newer format.
         """
         folder = self._folder(key)
         damage = self.damage(key) if folder.is_dir() else None
@@ -113,6 +106,7 @@ class Store:
                 self._write(draft, config, outcome, seconds)
                 draft.rename(self.root / key)
                 sync_folder(self.root)
+                add_to_index(self.root, key, config.to_dict())
             except BaseException:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
@@ -125,11 +119,26 @@ class Store:
         Raises:
             StoreError: the store cannot be written.
         """
-        waiting = locked(self.root / ".locks" / f"{key}.lock")
+        waiting = locked(self._lock_file(key))
         with explained(self.root):
             waiting.__enter__()
         try:
             yield
+        finally:
+            waiting.__exit__(None, None, None)
+
+    @contextmanager
+    def lock_if_free(self, name: str) -> Iterator[bool]:
+        """Hold the lock of a run, or of stems (`<name>.stem`), if nobody does; say whether that is so.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        waiting = if_free(self._lock_file(name))
+        with explained(self.root):
+            free = waiting.__enter__()
+        try:
+            yield free
         finally:
             waiting.__exit__(None, None, None)
 
@@ -196,12 +205,15 @@ class Store:
         return None
 
     def _folder(self, key: str) -> Path:
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
+        if not isinstance(key, str) or not KEY.fullmatch(key):
             raise ValueError(
                 f"`key` must be 32 hex digits, such as `RunConfig.key()` gives; found {key!r}. "
                 "`Store.keys()` lists those that are stored."
             )
         return self.root / key
+
+    def _lock_file(self, name: str) -> Path:
+        return self.root / ".locks" / f"{name}.lock"
 
     def _stem(self, name: str, epoch: int) -> Path:
         return self.root / ".stems" / f"{name}.{epoch}.safetensors"
@@ -229,6 +241,8 @@ class Store:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": _device_name(config.training.device),
+            "machine": machine(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
             "seconds": round(seconds, 2),
         }
         contents = {
@@ -241,6 +255,24 @@ class Store:
             write_bytes(draft / name, content)
         write_bytes(draft / "checksums.json", _json({name: sha256(draft / name) for name in FILES}))
         sync_folder(draft)
+
+
+def _damage(folder: Path) -> str | None:
+    name = "checksums.json"
+    try:
+        wanted = json.loads((folder / name).read_text(encoding="utf-8"))
+        if not isinstance(wanted, dict) or set(wanted) != set(FILES):
+            return "checksums.json does not list the run's files"
+        for name in FILES:
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if sha256(folder / name) != wanted[name]:
+                return f"{name} is not as it was written"
+    except PermissionError:  # says nothing of the content
+        raise
+    except (OSError, ValueError) as error:
+        return f"{name} cannot be read ({type(error).__name__})"
+    return None
 
 
 def _json(value: Any) -> bytes:
