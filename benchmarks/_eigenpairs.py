@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from benchmarks._well_posed import well_posed
 from lt_lib.curvature import HessianOperator, lanczos
 from lt_lib.data import load, normalisation
 from lt_lib.nets import resnet
@@ -262,7 +263,8 @@ def _task(case: str, images: int, k: int, steps: int, weights: Path) -> Task:
     warnings.simplefilter("ignore")
     net, x, y = network(case, 0)
     net.load_state_dict(torch.load(weights))
-    return Task(net, x[:images], y[:images], k, steps)
+    kept = well_posed(net, x, images)
+    return Task(net, x[kept], y[kept], k, steps)
 
 
 def peak_memory() -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks import _eigenpairs, _eigenpairs_report, many_spikes
+from benchmarks._well_posed import KINK, well_posed
 from lt_lib.curvature import HessianOperator, lanczos, verify
 
 
@@ -86,3 +87,21 @@ def test_many_spikes_go_on_after_a_stop(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads((tmp_path / "b" / "log.json").read_text())["peak"] > 0
     with pytest.raises(SystemExit, match="other arguments"):
         many_spikes.main([*common, here, "--tol=1e-2"])
+
+
+def test_images_at_a_kink_are_passed_over() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(inplace=True), torch.nn.MaxPool2d(2, 2, 0)
+    )
+    x = torch.randn(40, 1, 6, 6)
+    before = net[0](x).detach()
+    with torch.no_grad():
+        net[0].bias[0] -= before[3, 0, 1, 1]  # puts a unit of image 3 on its kink
+    kept = well_posed(net, x, 30).tolist()
+    assert 3 not in kept
+    assert len(kept) == 30
+    clear = [(net[0](x[i]).abs() > KINK).all() for i in kept]
+    assert all(clear)
+    with pytest.raises(ValueError, match="kinks, 41 were asked"):
+        well_posed(net, x, 41)
