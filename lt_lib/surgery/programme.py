@@ -18,7 +18,7 @@ _GAP = 1e-6  # of the gain without guards, up to which an optimum counts as cert
 _SLACK = 1e-7  # of a row's norm: a guard that is this near to its floor binds
 _LIMIT = 1e-8  # violation of a scaled row that is put up with: rounding
 _ZERO = 1e-9  # of the gain without guards: a gain not worth a step
-_NOISE = 1e-7  # of the terms of S w, below which their sum is rounding (S may come from float32)
+_NOISE = 1e-7  # of its terms, below which an entry of S w is rounding (S may come from float32)
 _EXACT = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
 
 
@@ -79,8 +79,9 @@ def _objective(scaled: Floats, weights: Floats, shape: str) -> tuple[Floats, boo
     """Return g, scaled so that the gain without guards is 1, and whether it is more than rounding."""
     w = weights / weights.max()
     g = scaled @ w
-    if np.abs(g).max() <= _NOISE * (np.abs(scaled) @ w).max():
-        return np.zeros(len(g)), False
+    g[np.abs(g) <= _NOISE * (np.abs(scaled) @ w)] = 0.0
+    if not g.any():
+        return g, False
     return g / (np.linalg.norm(g) if shape == "ball" else np.abs(g).sum()), True
 
 
