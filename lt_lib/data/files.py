@@ -24,6 +24,7 @@ _DAMAGE = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, OverflowError),
     *(Image.DecompressionBombError, Image.DecompressionBombWarning),
 )
+BLOCK = 64  # files a task
 _ASPECT = 100  # longer side over shorter side, at most: resizing multiplies the longer one
 MAX_PIXELS = 2**26  # of one image, 8192 x 8192: decoded it takes 200 MB, and several are decoded at a time
 
@@ -164,17 +165,22 @@ class ImageFiles:
             FileNotFoundError: a file is gone.
         """
 
-        def reason(i: int) -> str | None:
-            try:
-                image = self._decode(i)
-            except ValueError as error:
-                return str(error)
-            if into is not None:
-                into[i] = image
-            return None
+        def check(start: int) -> dict[int, str]:
+            found = {}
+            for i in range(start, min(start + BLOCK, len(self))):
+                try:
+                    image = self._decode(i)
+                except ValueError as error:
+                    found[i] = str(error)
+                    continue
+                if into is not None:
+                    into[i] = image
+            return found
 
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            return {i: why for i, why in enumerate(pool.map(reason, range(len(self)))) if why is not None}
+            return {
+                i: why for found in pool.map(check, range(0, len(self), BLOCK)) for i, why in found.items()
+            }
 
     def fingerprint(self) -> str:
         """Hex SHA-256 of relative paths, sizes in bytes, the way of decoding and a sample of each content.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lt_lib._home import existing
 from lt_lib.data.source import Source, source_from_arrays
@@ -48,17 +49,25 @@ def load_npz(file: str | Path, root: str | Path | None = None, damaged: str = "r
         ValueError: the file is no archive, lacks an array, holds one it should not, an array is malformed, or
             one would take 200 times the bytes of the archive and more than 256 MiB.
     """
+    return read_npz(file, root, damaged)[0]
+
+
+def read_npz(
+    file: str | Path, root: str | Path | None = None, damaged: str = "refuse"
+) -> tuple[Source, dict[str, NDArray[np.int64]]]:
+    """Return what `load_npz` returns, and the positions that were left out of each part."""
     path = existing("npz", file, root)
-    arrays = read_arrays(path)
-    note = f"Images of `{path.name}`."
-    if damaged == "leave out":
-        for kind in ("train", "test"):
-            note += _drop_not_finite(arrays, kind)
-    return source_from_arrays(f"npz:{path.name}", **arrays, note=note)
+    arrays = _checked_arrays(path)
+    note, dropped = f"Images of `{path.name}`.", {}
+    for kind in ("train", "test") if damaged == "leave out" else ():
+        dropped[kind] = where = _drop_not_finite(arrays, kind)
+        if len(where):
+            what = "NaN or infinite pixels"
+            note += f" {len(where)} {kind} images left out: {what}, the first in image {where[0]}."
+    return source_from_arrays(f"npz:{path.name}", **arrays, note=note), dropped
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
-    """Return the arrays of an archive by name, their names checked and their contents not; see `load_npz`."""
+def _checked_arrays(path: Path) -> dict[str, Any]:
     arrays = _arrays(path)
     _check_keys(path, list(arrays))
     for name in ("train_images", "train_labels"):
@@ -76,23 +85,19 @@ def read_arrays(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def not_finite(images: Any) -> Any:
-    """Return which images (n,) of an array hold NaN or infinite pixels; bytes never do."""
-    if not np.issubdtype(images.dtype, np.floating) or images.ndim < 2:
-        return np.zeros(len(images), dtype=bool)
-    # image by image: the whole array's flags would take as much memory as bytes do
-    return np.array([not np.isfinite(image).all() for image in images], dtype=bool)
-
-
-def _drop_not_finite(arrays: dict[str, Any], kind: str) -> str:
+def _drop_not_finite(arrays: dict[str, Any], kind: str) -> NDArray[np.int64]:
     images, labels = arrays.get(f"{kind}_images"), arrays.get(f"{kind}_labels")
-    if images is None or labels is None or images.ndim < 2 or len(images) != len(labels):
-        return ""  # refused later
-    bad = not_finite(images)
+    none = np.empty(0, dtype=np.int64)
+    if images is None or labels is None or images.ndim < 3 or images.dtype.kind != "f":
+        return none
+    if len(images) != len(labels):
+        return none  # refused later
+    # image by image: the whole array's flags would take as much memory as bytes do
+    bad = np.array([not np.isfinite(image).all() for image in images], dtype=bool)
     if not bad.any() or bad.all():
-        return ""
+        return none
     arrays[f"{kind}_images"], arrays[f"{kind}_labels"] = images[~bad], labels[~bad]
-    return f" {int(bad.sum())} {kind} images left out: NaN or infinite pixels, first in image {bad.argmax()}."
+    return np.flatnonzero(bad)
 
 
 def _arrays(path: Path) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def split(
         test = DEFAULT_TEST_SHARE
         notes.append(f"No test part of its own: a stratified share of {test} of each class was set aside.")
     counts = source.counts.numpy()
-    held_out = np.zeros_like(counts) if own_test or test is None else _images_a_class(test, counts, "test")
-    aside = np.zeros_like(counts) if calibration == 0 else _images_a_class(calibration, counts, "calibration")
+    held_out = np.zeros_like(counts) if own_test or test is None else images_a_class(test, counts, "test")
+    aside = np.zeros_like(counts) if calibration == 0 else images_a_class(calibration, counts, "calibration")
     if source.calibration is not None and aside.any():
         raise ValueError(
             f"`calibration` must be 0 for `{source.name}`, which has a calibration part of its own; found "
@@ -187,7 +187,7 @@ def _own_test(source: Source, test: float | None, seed: int) -> Part:
     if test is None:
         return part
     counts = part.counts(source.classes).numpy()
-    take = _images_a_class(test, counts, "test")
+    take = images_a_class(test, counts, "test")
     short = np.flatnonzero(take > counts)
     if len(short):
         c = short[0]
@@ -200,7 +200,12 @@ def _own_test(source: Source, test: float | None, seed: int) -> Part:
     return part.take(np.flatnonzero(rank < take[labels]))
 
 
-def _images_a_class(value: float, counts: Ints, name: str) -> Ints:
+def images_a_class(value: float, counts: Ints, name: str) -> Ints:
+    """Return images to take of each class (C,): `value` itself, or that share of `counts`, at least one.
+
+    Raises:
+        ValueError: `value` is neither a whole number from 1 nor a share in (0, 1).
+    """
     if isinstance(value, Integral) and not isinstance(value, bool) and value >= 1:
         return np.full_like(counts, int(value))
     if isinstance(value, Real) and not isinstance(value, Integral) and 0 < value < 1:
@@ -225,11 +230,16 @@ def _check_room(source: Source, counts: Ints, held_out: Ints, aside: Ints) -> No
 
 
 def _generator(seed: int, *stream: int) -> np.random.Generator:
-    _check_seed(seed)
+    check_seed(seed)
     return np.random.default_rng([int(seed), *stream])
 
 
-def _check_seed(seed: int) -> None:
+def check_seed(seed: int) -> None:
+    """Refuse what is no data seed.
+
+    Raises:
+        ValueError: it is no whole number below 2^32.
+    """
     if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ValueError(
             f"`seed` must be a whole number in 0..2**32 - 1; found {seed!r}. Pass for example 0."
@@ -247,7 +257,7 @@ def _ranks(labels: Ints, classes: int, generator: np.random.Generator) -> Ints:
 
 
 def _ranks_of_cao(labels: Ints, classes: int, seed: int) -> Ints:
-    _check_seed(seed)
+    check_seed(seed)
     generator = np.random.RandomState(seed)
     ranks = np.empty(len(labels), dtype=np.int64)
     for members in (np.flatnonzero(labels == c) for c in range(classes)):
