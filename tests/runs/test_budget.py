@@ -90,7 +90,7 @@ def test_what_is_fixed_is_kept_and_an_overrun_is_said():
 def test_a_plan_is_text_before_it_is_runs():
     names = ("CE", "LDAM-DRW", "class-balanced (late)")
     found = plan(
-        3, timing(steps=4, **{n: Cost(0.1, 0.1, shared=METHODS[n].shared) for n in names}), workers=2
+        6, timing(steps=4, **{n: Cost(0.1, 0.1, shared=METHODS[n].shared) for n in names}), workers=2
     )
     text = found.text()
     assert "3 methods, 10 seeds" in text
