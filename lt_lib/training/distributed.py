@@ -39,8 +39,8 @@ def processes(
                 safetensors.torch.save_model(model, "model.safetensors")
 
     Where all processes are on this machine, gloo is bound to the loopback interface, unless the variable
-    `GLOO_SOCKET_IFNAME` says otherwise. Random layers (dropout) draw alike in every process, each for its own
-    rows, so that networks with them are not those of one process.
+    `GLOO_SOCKET_IFNAME` says otherwise. Random layers (dropout) draw in each process for its own rows, so
+    that networks with them are not those of one process.
 
     Args:
         batch_norm: "global": mean and variance over the rows of all processes, as one process has them;

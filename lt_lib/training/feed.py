@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from lt_lib._processes import current
 from lt_lib.training import augment
 from lt_lib.training.config import TrainConfig, check_number
 from lt_lib.training.loader import Bounds, Pictures, View, load_batches
@@ -34,7 +35,8 @@ class Feed:
     """Batches of a part for a recipe, normalised and on the device.
 
     Images in memory whose augmentation only moves pixels lie on the device and are gathered there; files and
-    the augmentations of `pictures` come through worker processes, to the same bits for any number of them.
+    the augmentations of `pictures` come through worker processes, to the same bits for any number of them. Of
+    several processes that train together each reads its own rows of a batch; the others' are 0.
     """
 
     def __init__(self, part: Images, config: TrainConfig, seed: int, normaliser: Normaliser) -> None:
@@ -46,31 +48,37 @@ class Feed:
 
     def batches(self, epoch: int, recipe: Recipe, first: int = 0) -> Iterator[Batch]:
         """Yield the batches of `epoch` (from 0) from number `first` on, whatever was asked before."""
-        augments, bounds = recipe.augments(self.config), self.bounds[first:]
-        views, labels = self._sequence(epoch, self.config.sampling, augments, (ORDER, AUGMENT), bounds)
+        bounds = self.bounds[first:]
+        views, labels = self._sequence(epoch, self.config.sampling, recipe, (ORDER, AUGMENT), bounds)
         if recipe.partner is None:
             yield from (Batch(*two) for two in zip(views, labels, strict=True))
             return
         purposes = (PARTNER_ORDER, PARTNER_AUGMENT)
-        others = self._sequence(epoch, recipe.partner, augments, purposes, bounds)
+        others = self._sequence(epoch, recipe.partner, recipe, purposes, bounds)
         yield from (Batch(*four) for four in zip(views, labels, *others, strict=True))
 
     def _sequence(
-        self, epoch: int, sampling: str, augments: tuple[str, ...], purposes: tuple[int, int], bounds: Bounds
+        self, epoch: int, sampling: str, recipe: Recipe, purposes: tuple[int, int], bounds: Bounds
     ) -> tuple[Iterator[tuple[Tensor, ...]], Iterator[Tensor]]:
         """Return one epoch's views and labels, batch by batch."""
         places = draw_places(self._labels, sampling, epoch_generator(self.seed, epoch, purposes[0]))
         labels = self._labels[places.images].to(self.device)
-        views = [View(name, (self.seed, epoch, purposes[1], i)) for i, name in enumerate(augments)]
-        return self._views(places, views, bounds), (labels[start:stop] for start, stop in bounds)
+        augments = enumerate(recipe.augments(self.config))
+        views = [View(name, (self.seed, epoch, purposes[1], i)) for i, name in augments]
+        reads = bounds if recipe.mixes_images else [_own(start, stop) for start, stop in bounds]
+        return self._views(places, views, bounds, reads), (labels[start:stop] for start, stop in bounds)
 
-    def _views(self, places: Places, views: list[View], bounds: Bounds) -> Iterator[tuple[Tensor, ...]]:
+    def _views(
+        self, places: Places, views: list[View], bounds: Bounds, reads: Bounds
+    ) -> Iterator[tuple[Tensor, ...]]:
         gathers = {view: self._gathered(places, view, bounds) for view in views if self._stays(view)}
         loaded = [view for view in views if view not in gathers]
-        source = Pictures(self._images, places, bounds, loaded)
+        source = Pictures(self._images, places, reads, loaded)
         empty: list[list[Tensor]] = [[] for _ in bounds]
-        for pixels in load_batches(source, self.config.workers) if loaded else empty:
-            arrived = dict(zip(loaded, pixels, strict=True))
+        arriving = load_batches(source, self.config.workers) if loaded else empty
+        for (start, stop), (first, _), pixels in zip(bounds, reads, arriving, strict=True):
+            rows = [_among(part, first - start, stop - start) for part in pixels]
+            arrived = dict(zip(loaded, rows, strict=True))
             yield tuple(
                 self.normaliser(arrived[view].to(self.device) if view in arrived else next(gathers[view]))
                 for view in views
@@ -91,3 +99,19 @@ class Feed:
         if border not in self._padded:
             self._padded[border] = augment.pad(self._images, name).to(self.device)
         return self._padded[border]
+
+
+def _own(start: int, stop: int) -> tuple[int, int]:
+    """Return this process's part of the batch start..stop; one image where it has none."""
+    share = current().share(stop - start)
+    first = min(start + share.start, stop - 1)
+    return first, max(first + 1, start + share.stop)
+
+
+def _among(rows: Tensor, at: int, size: int) -> Tensor:
+    """Return `rows` from place `at` of a batch of `size`, which is 0 elsewhere."""
+    if len(rows) == size:
+        return rows
+    batch = rows.new_zeros(size, *rows.shape[1:])
+    batch[at : at + len(rows)] = rows
+    return batch

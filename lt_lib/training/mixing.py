@@ -86,6 +86,8 @@ class GLMCRecipe(Recipe):
         partner: sampling of the partners.
     """
 
+    mixes_images = True
+
     def __init__(self, partner: str) -> None:
         self.partner = partner
 

@@ -36,9 +36,12 @@ class Recipe:
 
     `partner` names the sampling of a second batch of the same size, beside the first: "inverse", "balanced",
     "square_root" or "instance" (see `lt_lib.training.sampling`); None for none. It is augmented as the first.
+    `mixes_images` says that an image is computed with others before the network sees it: of several processes
+    each then reads all images of a batch, not its own alone.
     """
 
     partner: str | None = None
+    mixes_images = False
 
     def augments(self, config: TrainConfig) -> tuple[str, ...]:
         """Return the augmentation of each view: `config.augment`; of three also twice `further_view`."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from lt_lib.collapse import class_losses, loss_imbalance, neural_collapse
 from lt_lib.metrics import per_class_accuracy
 from lt_lib.training.config import check_number
-from lt_lib.training.evaluate import Predictions, evaluate, evaluation
+from lt_lib.training.distributed import evaluate_together
+from lt_lib.training.evaluate import Predictions, evaluation
 from lt_lib.training.loop import Trainer
 from lt_lib.training.pixels import Images
 
@@ -67,7 +68,8 @@ class Recorder:
     """Measures after every `every`-th epoch and after the last; one row a measurement, in `rows`.
 
     Everything is measured in eval mode on images without augmentation, in float32, with plain
-    cross-entropy; the training is not affected. A row holds Python numbers and lists of C numbers (NaN
+    cross-entropy; the training is not affected. Of several processes each needs the recorder: they evaluate
+    together. A row holds Python numbers and lists of C numbers (NaN
     for a class without images): `epoch` (finished epochs), `lr` (of the last step), `objective` (mean
     over the epoch, as trained), `train_class_loss`, `test_class_loss` (C,), `train_rho`, `test_rho`
     (population std / mean of the class losses), the fields `COLLAPSE` on the training features,
@@ -107,7 +109,7 @@ class Recorder:
         seen = {}
         for name, part in (("train", self.train), ("test", self.test)):
             layout, workers = trainer.config.memory_format, trainer.config.workers
-            seen[name] = evaluate(
+            seen[name] = evaluate_together(
                 trainer.model, part, trainer.normalise, memory_format=layout, workers=workers
             )
             row |= self._losses(name, seen[name])

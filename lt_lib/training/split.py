@@ -12,7 +12,8 @@ Why not `DistributedDataParallel`: its mean over processes is right for the gath
 hides the bucket that one sum after `backward` makes plain. Its overlap of computing and sending is given up.
 """
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from lt_lib._processes import Processes, gathered
 from lt_lib.training.global_norm import global_batch_norm
+from lt_lib.training.seeding import LAYERS, epoch_seed
 
 
 class SplitNetwork:
@@ -53,12 +55,24 @@ class SplitNetwork:
         size, share, views = self._size, self._team.share(self._size), len(images) // self._size
         own = images[share] if views == 1 else images.unflatten(0, (views, size))[:, share].flatten(0, 1)
         norm = global_batch_norm(self._model, self._team) if self._team.batch_norm == "global" else None
-        with norm or nullcontext():
+        with norm or nullcontext(), own_randomness(self._team, own.device):
             outputs = call(own)
         if views == 1:
             return gathered(outputs, self._team, size)
         by_image = outputs.unflatten(0, (views, share.stop - share.start)).transpose(0, 1)
         return gathered(by_image.contiguous(), self._team, size).transpose(0, 1).flatten(0, 1)
+
+
+@contextmanager
+def own_randomness(team: Processes, device: torch.device) -> Iterator[None]:
+    """Let random layers draw for this process's rows; the global streams stay in step over the processes."""
+    seed = epoch_seed(int(torch.randint(2**62, ())), team.rank, LAYERS)
+    cuda = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.random.default_generator.manual_seed(seed)
+        if cuda:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def split_network(model: nn.Module, team: Processes, size: int) -> Any:

@@ -12,6 +12,7 @@ from lt_lib._processes import current
 from lt_lib.losses import make_loss
 from lt_lib.nets import build_net
 from lt_lib.training import TrainConfig, evaluate_together, processes, train
+from lt_lib.training.split import own_randomness
 
 COUNTS = (39, 14, 6, 2)  # 61 images: batches of 9 leave 7, and the smallest class is missing in most
 LONG = {"ce": 15, "released": 15, "running": 15}  # epochs of seven batches: 105 steps; others 3 epochs
@@ -51,8 +52,8 @@ def net_of(kind, seed=0):
         config = {"depth": 8, "width": 4, "extras": None if kind == "features" else kind}
         return build_net(config, classes=4, channels=1, seed=seed).double()
     net = small_net(seed, classes=4)
-    if kind == "plain":
-        net.bn = nn.Identity()
+    if kind in ("plain", "dropout"):
+        net.bn = nn.Identity() if kind == "plain" else nn.Dropout(0.5)
     return net
 
 
@@ -104,6 +105,15 @@ def _resumed():
     }
 
 
+def _drawn(team):
+    """Random numbers of each process's own rows, and those that all draw alike."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        with own_randomness(team, torch.device("cpu")):
+            own = torch.rand(3 + team.rank)
+        return {"own": own[:3], "after": torch.rand(3)}
+
+
 def _evaluated():
     net = small_net(classes=4)
     few = Images(long_tailed().images[:1], long_tailed().labels[:1])
@@ -136,6 +146,9 @@ def main(folder):
         for name, tensors in every_case():
             found |= {f"{name}/{key}": value for key, value in tensors.items()}
         found |= {f"resumed/{key}": value for key, value in _resumed().items()}
+        dropped = case({"name": "ce"}, "dropout", epochs=1, batch=30)[0]
+        found |= {f"dropout/{key}": value for key, value in dropped.items()}
+        found |= {f"drawn/{key}": value for key, value in _drawn(team).items()}
         found |= {f"evaluated/{key}": value for key, value in _evaluated().items()}
         said = _refused()
         team.wait()
