@@ -16,10 +16,10 @@ _CHOICES = {
     "operator": ("hessian", "gauss_newton"),
     "unconverged": ("error", "drop"),
     "eps_unit": ("length", "nats", "radius"),
-    "method": ("exact", "forward", "screened"),
+    "method": ("exact", "forward", "screened", "soft"),
     "weights": ("error", "gap"),
     "strong_by": ("current", "baseline"),
-    "shape": ("ball", "box"),
+    "shape": ("ball", "box", "energy"),
     "amplitude": ("snr", "gamma", "fixed"),
     "radius_unit": ("length", "nats"),
     "signal": SIGNALS,
@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[float, float | None]] = {
     "tol": (1e-12, 0.5),
     "max_products": (1, None),
     "audit": (0, 1),
+    "temperature": (1e-6, 1e6),
     "power": (0, 16),
     "strong": (0, 1),
     "max_loss": (0, 1),
@@ -71,7 +72,8 @@ class SurgeryConfig:
     unconverged: str = "error"  # "drop": go on with the certified pairs, after a warning
     eps: float = 0.01  # probe of the sensitivities (OB4), not used with the unit "radius"
     eps_unit: str = "radius"  # "length", "nats" along each direction, "radius": the current budget
-    method: str = "exact"  # of the sensitivities: "exact", "forward", "screened"
+    method: str = "screened"  # of the sensitivities, or "exact", "forward" (`measure_sensitivity`), "soft"
+    temperature: float = 1.0  # of the soft accuracies; used by the method "soft" alone
     audit: float = 0.1  # share of images on which a fast method is checked
     power: float = 1.0  # p of the class weights e^p (OB7)
     weights: str = "error"  # e = 1 - accuracy; "gap": best accuracy - accuracy
@@ -80,7 +82,9 @@ class SurgeryConfig:
     others: float | None = None  # the same bound for the other classes; None: none
     strong_by: str = "current"  # accuracy that makes a class strong; "baseline": at the first weights
     cumulative: bool = False  # losses count from the first weights, not from the current ones
-    shape: str = "ball"  # "box": each |alpha_i| <= radius sqrt(lambda_K / lambda_i)
+    # bound of the step. "box": |alpha_i| <= radius sqrt(lambda_K / lambda_i); "energy": as much loss in the
+    # quadratic model as the radius costs along the first spike
+    shape: str = "ball"
     amplitude: str = "snr"  # rule for the radius (OB8)
     radius: float = 0.02  # alpha_max at the start
     minimum: float = 0.002  # its floor
@@ -91,7 +95,7 @@ class SurgeryConfig:
     signal: str = "drop"  # what a rollback tells "snr", see `SignalToNoise`
     line_search: int = 0  # halvings of the step to compare on the calibration images; 0: one candidate
     patience: int | None = None  # stop after so many iterations without gain at the floor (OB10)
-    batch: int = 500  # calibration images at once
+    batch: int = 64  # calibration images at once
     micro_batch: int | None = None  # Hessian images at once; None: what memory allows
     max_memory: int = 8 * 2**30  # bytes for the eigenvectors' basis
     seed: int = 0
@@ -151,6 +155,19 @@ class SurgeryConfig:
         }
         changes[table]["iterations"] = rounds
         return replace(cls(spikes=classes - 1), **changes[table] | over)
+
+    @classmethod
+    def differentiable(cls, classes: int, iterations: int = 6, **over: Any) -> "SurgeryConfig":
+        """Our differentiable variant: soft sensitivities, steps bounded by energy, line search, no guard.
+
+        Each iteration tries a step of `radius` nats and its halves on the calibration images and keeps the
+        one that lifts the weighted accuracy most without raising sigma or dropping a class too far. See
+        `lt_lib.surgery.soft`.
+        """
+        changes = {"method": "soft", "shape": "energy", "amplitude": "fixed", "radius_unit": "nats"}
+        numbers = {"radius": 0.32, "minimum": 0.01, "line_search": 5, "strong": 1.0}
+        settings = changes | numbers | {"iterations": iterations, "spikes": classes - 1}
+        return cls(**settings | over)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings in JSON types; directions that were given stand as "given"."""

@@ -79,7 +79,7 @@ class Iteration:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record in JSON types: tensors as lists, NaN as None."""
+        """Return the record in JSON types: tensors as lists, NaN as None; see `plain`."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
@@ -109,14 +109,16 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in JSON types: tensors as lists, NaN as None."""
+    """Return a value in JSON types: tensors as lists, NaN as None, infinities as "inf" and "-inf"."""
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if isinstance(value, list):
         return [plain(entry) for entry in value]
     if isinstance(value, dict):
         return {name: plain(entry) for name, entry in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def typed(kind: Any, value: Any, name: str) -> Any:
@@ -133,4 +135,4 @@ def typed(kind: Any, value: Any, name: str) -> Any:
 def _filled(value: Any) -> Any:
     if isinstance(value, list):
         return [_filled(entry) for entry in value]
-    return math.nan if value is None else value
+    return math.nan if value is None else float(value)
