@@ -207,10 +207,17 @@ def test_each_zero_step_says_why() -> None:
     pinned = solve_coefficients([[1.0, -1.0]], [0.7, 0.3], [0.9, 0.95], 0.02, max_loss=0)
     assert not pinned.alpha.any()
     assert "alpha = 0 is the only feasible point" in pinned.status
+    one_way = solve_coefficients([[1.0, -1.0]], [0, 1], [0.9, 0.5], 0.02, max_loss=0)  # alpha > 0 is allowed
+    assert not one_way.alpha.any()
+    assert one_way.converged
+    assert "every feasible step" in one_way.status
     idle = solve_coefficients(TRADE, [0.5, 0.5], [0.9, 0.95], 0.02)
     assert not idle.alpha.any()
     assert idle.converged
     assert "S w = 0" in idle.status
+    rounding = [[0.1, 0.2, -0.3], [1.0, 0.0, 0.0]]  # the first row sums to 6e-17, not to 0
+    cancelled = solve_coefficients(rounding, [1, 1, 1], [0.5, 0.5, 0.5], 0.02, "box", [1.0, 1.0])
+    assert cancelled.alpha.tolist() == [0, 0.02]
     dead = solve_coefficients(np.zeros((3, 2)), [0.5, 0.5], [0.9, 0.95], 0.02)
     assert "S w = 0" in dead.status
 
