@@ -1,5 +1,6 @@
 """Training and evaluation: plain loops, deterministic, resumable bit for bit."""
 
+from lt_lib._processes import gathered
 from lt_lib.training.config import TrainConfig, resolve_device
 from lt_lib.training.contrastive import BCLRecipe
 from lt_lib.training.distributed import evaluate_together, processes
@@ -40,6 +41,7 @@ __all__ = [
     "evaluate_together",
     "evaluation",
     "full_precision",
+    "gathered",
     "learning_rate",
     "meta_weights",
     "mittag_leffler",

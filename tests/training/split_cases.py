@@ -8,14 +8,15 @@ import torch
 from small_training import NORMALISE, Images, KeepStates, small_net, some_images
 from torch import nn
 
-from lt_lib._processes import current
+from lt_lib._processes import Processes, current, together
 from lt_lib.losses import make_loss
 from lt_lib.nets import build_net
-from lt_lib.training import TrainConfig, evaluate_together, processes, train
+from lt_lib.reweighting import InverseReweighting
+from lt_lib.training import TrainConfig, evaluate_together, gathered, processes, train
 from lt_lib.training.split import own_randomness
 
 COUNTS = (39, 14, 6, 2)  # 61 images: batches of 9 leave 7, and the smallest class is missing in most
-LONG = {"ce": 15, "released": 15, "running": 15}  # epochs of seven batches: 105 steps; others 3 epochs
+LONG = {"ce": 15, "released": 15}  # epochs of seven batches: 105 steps; others 3 epochs
 INVERSE = {
     "ce": {"name": "ce"},
     "released": {"name": "inverse", "preset": "as_released", "start_epoch": 2},
@@ -105,6 +106,24 @@ def _resumed():
     }
 
 
+def _begun_alone():
+    """A training that one process began and two finish."""
+    with together(Processes()):
+        _, states = case(INVERSE["running"], epochs=4)
+    return case(INVERSE["running"], epochs=4, state=states[2])[0]
+
+
+def gradients(team, wrap):
+    """Gradients of one reweighted step of a loop of one's own, by name."""
+    net = net_of("plain").double()
+    loss = InverseReweighting(COUNTS, alpha=0.5, dtype=torch.float64)
+    part = long_tailed()
+    wrapped = wrap(net)
+    logits = wrapped(part.images[team.share(61)].double() / 255)
+    loss(gathered(logits, team, 61), part.labels).backward()
+    return {name: p.grad for name, p in net.named_parameters()}
+
+
 def _drawn(team):
     """Random numbers of each process's own rows, and those that all draw alike."""
     with torch.random.fork_rng(devices=[]):
@@ -148,6 +167,9 @@ def main(folder):
         found |= {f"resumed/{key}": value for key, value in _resumed().items()}
         dropped = case({"name": "ce"}, "dropout", epochs=1, batch=30)[0]
         found |= {f"dropout/{key}": value for key, value in dropped.items()}
+        found |= {f"begun_alone/{key}": value for key, value in _begun_alone().items()}
+        wrapped = gradients(team, nn.parallel.DistributedDataParallel)
+        found |= {f"wrapped/{key}": value for key, value in wrapped.items()}
         found |= {f"drawn/{key}": value for key, value in _drawn(team).items()}
         found |= {f"evaluated/{key}": value for key, value in _evaluated().items()}
         said = _refused()

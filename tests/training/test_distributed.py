@@ -98,6 +98,20 @@ def test_a_resumed_training_ends_with_the_same_bits(two):
     assert len(part_of(found[0], "resumed")) > 10
 
 
+def test_two_processes_finish_what_one_began(two):
+    (first, _), _ = two
+    whole = split_cases.case(split_cases.INVERSE["running"], epochs=4)[0]
+    del whole["class_losses"]  # of all steps
+    assert apart(whole, part_of(first, "begun_alone")) < 1e-10
+
+
+def test_gathered_logits_make_the_gradients_of_data_parallel_those_of_the_whole_batch(two):
+    (first, _), _ = two
+    one = split_cases.gradients(Processes(), lambda net: net)
+    assert len(one) == 4
+    assert apart(one, part_of(first, "wrapped")) < 1e-12
+
+
 def test_evaluation_counts_every_image_once(two):
     (first, _), _ = two
     seen = part_of(first, "evaluated")
