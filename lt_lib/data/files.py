@@ -3,8 +3,6 @@
 import hashlib
 import os
 import re
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,16 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from lt_lib.data.content import content_digests
+from lt_lib.data.decoding import DAMAGE, check_sides, converted, cropped, why_damaged
 
-GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
-# what Pillow's decoders raise on damaged bytes, besides OSError
-_DAMAGE = (
-    *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, OverflowError),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
-)
 BLOCK = 64  # files a task
-_ASPECT = 100  # longer side over shorter side, at most: resizing multiplies the longer one
-MAX_PIXELS = 2**26  # of one image, 8192 x 8192: decoded it takes 200 MB, and several are decoded at a time
 
 
 class ImageFiles:
@@ -120,14 +111,14 @@ class ImageFiles:
         name = self.names[position]
         try:
             with Image.open(self.root / name) as image:
-                _check_sides(image.size)
-                return _converted(image, self.channels), image.mode, image.size
+                check_sides(image.size)
+                return converted(image, self.channels), image.mode, image.size
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"`{name}` must lie in `{self.root}`; it was there before and is gone. Put it back."
             ) from error
-        except _DAMAGE as error:
-            reason = str(error).rstrip(".") if self.sizes[position] else "it is empty, 0 bytes"
+        except DAMAGE as error:
+            reason = why_damaged(error, int(self.sizes[position]))
             raise ValueError(
                 f"`{name}` in `{self.root}` must be a whole image file; found one that cannot be decoded "
                 f"({reason}). Fetch the file again, or leave it out."
@@ -201,25 +192,9 @@ class ImageFiles:
         return self._pixels(self.open(position))
 
     def _pixels(self, image: Image.Image) -> Tensor:
-        cut = _cropped(image, self.shorter, self.size)
+        cut = cropped(image, self.shorter, self.size)
         pixels = np.array(cut).reshape(self.size, self.size, self.channels)
         return torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-def is_gray(path: Path) -> bool:
-    """Tell from the header whether a file holds grey levels only; a palette counts as colour.
-
-    Raises:
-        ValueError: the file is no image; it is named.
-    """
-    try:
-        with Image.open(path) as image:
-            return image.mode in GRAY_MODES
-    except _DAMAGE as error:
-        raise ValueError(
-            f"`{path}` must be an image file; found one that cannot be opened ({str(error).rstrip('.')}). "
-            "Fetch the file again, or leave it out."
-        ) from error
 
 
 def check_inside(name: str, where: str) -> None:
@@ -251,45 +226,6 @@ def _sizes(root: Path, names: Sequence[str]) -> NDArray[np.int64]:
             "Unpack the missing images there, or pass the folder that holds them as `root`."
         )
     return sizes
-
-
-def _converted(image: Image.Image, channels: int) -> Image.Image:
-    if image.mode.startswith("I"):
-        levels = np.asarray(image)
-        if levels.min() < 0 or levels.max() > 65535:
-            raise ValueError(f"its grey levels {levels.min()}..{levels.max()} leave 16 bits")
-        if 0 < levels.max() < 256:
-            raise ValueError(
-                f"its grey levels reach {levels.max()} of 65535, so they are bytes in a wide type, which "
-                "would come out black: save it with 8 bits"
-            )
-        image = Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8))
-    if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers without a known range")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # Pillow warns on the direct way
-    return image.convert("L" if channels == 1 else "RGB")
-
-
-def _check_sides(size: tuple[int, int]) -> None:
-    if max(size) > _ASPECT * min(size):
-        raise ValueError(f"its sides {size[0]} x {size[1]} are beyond {_ASPECT} to 1: crop it first")
-    if size[0] * size[1] > MAX_PIXELS:
-        raise ValueError(
-            f"its {size[0]} x {size[1]} pixels are more than {MAX_PIXELS}, 8192 x 8192: scale it down first"
-        )
-
-
-def _cropped(image: Image.Image, shorter: int, size: int) -> Image.Image:
-    width, height = image.size
-    short = min(width, height)
-    if short != shorter:
-        width, height = (
-            shorter if side == short else int(shorter * side / short) for side in (width, height)
-        )
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return image.crop((left, top, left + size, top + size))
 
 
 def _whole(value: Any, name: str, minimum: int) -> int:

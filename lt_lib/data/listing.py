@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lt_lib.data.decoding import is_gray
 from lt_lib.data.disk import check_damaged, source_from_files
-from lt_lib.data.files import ImageFiles, is_gray
+from lt_lib.data.files import ImageFiles
 from lt_lib.data.source import Source
 
 

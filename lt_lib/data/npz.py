@@ -3,12 +3,12 @@
 import math
 import zipfile
 import zlib
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lt_lib._home import existing
 from lt_lib.data.source import Source, source_from_arrays
@@ -54,17 +54,28 @@ def load_npz(file: str | Path, root: str | Path | None = None, damaged: str = "r
 
 def read_npz(
     file: str | Path, root: str | Path | None = None, damaged: str = "refuse"
-) -> tuple[Source, dict[str, NDArray[np.int64]]]:
-    """Return what `load_npz` returns, and the positions that were left out of each part."""
+) -> tuple[Source, dict[str, dict[int, int]]]:
+    """Return what `load_npz` returns, and the labels of images left out of each part, by position."""
     path = existing("npz", file, root)
     arrays = _checked_arrays(path)
-    note, dropped = f"Images of `{path.name}`.", {}
+    note = f"Images of `{path.name}`."
+    dropped: dict[str, dict[int, int]] = {}
     for kind in ("train", "test") if damaged == "leave out" else ():
-        dropped[kind] = where = _drop_not_finite(arrays, kind)
-        if len(where):
+        dropped[kind] = bad = _drop_not_finite(arrays, kind)
+        if bad:
             what = "NaN or infinite pixels"
-            note += f" {len(where)} {kind} images left out: {what}, the first in image {where[0]}."
-    return source_from_arrays(f"npz:{path.name}", **arrays, note=note), dropped
+            note += f" {len(bad)} {kind} images left out: {what}, the first in image {min(bad)}."
+    source = source_from_arrays(f"npz:{path.name}", **arrays, note=note)
+    train, test = (_renumbered(getattr(source, kind), dropped.get(kind, {})) for kind in ("train", "test"))
+    return replace(source, train=train, test=test), dropped
+
+
+def _renumbered(part: Any, dropped: dict[int, int]) -> Any:
+    """Let `index` count the dropped images too, as the archive does."""
+    if not dropped:
+        return part
+    kept = np.setdiff1d(np.arange(len(part) + len(dropped)), list(dropped))
+    return replace(part, index=part.index.new_tensor(kept))
 
 
 def _checked_arrays(path: Path) -> dict[str, Any]:
@@ -85,19 +96,18 @@ def _checked_arrays(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _drop_not_finite(arrays: dict[str, Any], kind: str) -> NDArray[np.int64]:
+def _drop_not_finite(arrays: dict[str, Any], kind: str) -> dict[int, int]:
     images, labels = arrays.get(f"{kind}_images"), arrays.get(f"{kind}_labels")
-    none = np.empty(0, dtype=np.int64)
     if images is None or labels is None or images.ndim < 3 or images.dtype.kind != "f":
-        return none
+        return {}
     if len(images) != len(labels):
-        return none  # refused later
+        return {}  # refused later
     # image by image: the whole array's flags would take as much memory as bytes do
     bad = np.array([not np.isfinite(image).all() for image in images], dtype=bool)
     if not bad.any() or bad.all():
-        return none
+        return {}
     arrays[f"{kind}_images"], arrays[f"{kind}_labels"] = images[~bad], labels[~bad]
-    return np.flatnonzero(bad)
+    return dict(zip(np.flatnonzero(bad).tolist(), labels[bad].tolist(), strict=True))
 
 
 def _arrays(path: Path) -> dict[str, Any]:

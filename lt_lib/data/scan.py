@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lt_lib.data.decoding import why_damaged
 from lt_lib.data.files import BLOCK, ImageFiles
 
 Images = Tensor | ImageFiles
@@ -51,9 +52,9 @@ def pixel_digests(images: Images) -> NDArray[np.void]:
         ValueError: a file is no whole image; it is named.
     """
     found = scan(images)
-    fault = next((one.fault for one in found if one.fault), "")
-    if fault:
-        raise ValueError(fault)
+    bad = next((i for i, one in enumerate(found) if one.fault), None)
+    if bad is not None and isinstance(images, ImageFiles):
+        images[bad]  # refuses it in a sentence
     return np.array([one.digest for one in found], dtype="V16")
 
 
@@ -70,7 +71,7 @@ def _look(images: Images, i: int) -> Seen:
         try:
             pixels, mode, sides = images.look(i)
         except ValueError as error:
-            return Seen(b"", "", (0, 0), False, str(error))
+            return Seen(b"", "", (0, 0), False, why_damaged(error.__cause__, int(images.sizes[i])))
     else:
         pixels = images[i]
         mode, sides = str(pixels.dtype).removeprefix("torch."), (pixels.shape[2], pixels.shape[1])

@@ -189,6 +189,7 @@ def test_images_with_nan_are_left_out_on_request(tmp_path):
         load(name)
     source = load(name, damaged="leave out")
     assert source.counts.tolist() == [4, 3, 3]
+    assert source.train.index.tolist() == [0, 1, 2, 3, 4, 6, 8, 9, 10, 11]
     assert "2 train images left out: NaN or infinite pixels, the first in image 5." in source.note
     with pytest.raises(ValueError, match="`damaged` must be one of leave out, refuse; found `skip`"):
         load(name, damaged="skip")
