@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lt_lib._checks import check_choice
 from lt_lib.surgery.amplitude import SIGNALS
+from lt_lib.surgery.directions import KINDS
 from lt_lib.surgery.guards import guard_preset
 
 Directions = str | Tensor | Callable[..., Tensor]
@@ -63,7 +64,8 @@ class SurgeryConfig:
 
     iterations: int = 10
     spikes: int | None = None  # K; None: C - 1 (OB3)
-    directions: Directions = "spikes"  # or (K, P) rows, or f(model, hessian, k, seed) -> (K, P), orthonormal
+    # or another kind of `directions`, or orthonormal rows (K, P), or f(model, hessian, k, seed) -> rows
+    directions: Directions = "spikes"
     recompute: bool = True  # eigenvectors at each new point; False keeps those of the first iteration (B24)
     operator: str = "hessian"  # "gauss_newton": its eigenvectors instead
     params: str | Sequence[str] | None = None  # patterns of parameter names; None: those with gradients
@@ -110,7 +112,7 @@ class SurgeryConfig:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise ValueError(f"`{name}` must be a whole number; found {value!r}.")
         if isinstance(self.directions, str):
-            check_choice(self.directions, ("spikes",), "directions")
+            check_choice(self.directions, KINDS, "directions")
         for name in ("eps", "radius", "minimum"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(
@@ -195,8 +197,8 @@ class SurgeryConfig:
 
     @property
     def kind(self) -> str:
-        """What is moved along: "spikes", or "given" directions."""
-        return "spikes" if isinstance(self.directions, str) else "given"
+        """What is moved along: a kind by name, such as "spikes", or "given" directions."""
+        return self.directions if isinstance(self.directions, str) else "given"
 
 
 def _check_range(name: str, value: Any, low: float, high: float | None) -> None:

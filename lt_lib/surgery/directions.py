@@ -1,7 +1,7 @@
 """Directions to move along instead of spikes: the controls that say whether spikes are the lever.
 
-Surgery along any of them runs through the same loop (`SurgeryConfig(directions=direction_rule(kind))`). At
-equal length a spike costs much loss and a random direction almost none, so compare at equal energy as well.
+Surgery along any of them runs through the same loop: `SurgeryConfig(directions=kind)`. At equal length a
+spike costs much loss and a random direction almost none, so compare at equal energy as well.
 """
 
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def directions(
         ValueError: an unknown kind, k out of range, or class gradients of a smaller rank than k.
         RuntimeError: an eigenpair is not certified.
     """
-    vectors, products = _rows(kind, model, hessian, k, seed, params, head, solver)
+    vectors, products = direction_rows(kind, model, hessian, k, seed, params=params, head=head, **solver)
     operator = HessianOperator(model, hessian.images, hessian.labels, params=params)
     curvatures = [rayleigh_quotient(row, operator.matvec(row))[0] for row in vectors]
     found = torch.tensor(curvatures, dtype=torch.float64)
@@ -105,7 +105,7 @@ def direction_rule(kind: str, *, params: Params = None, head: Params = None, **s
     check_choice(kind, KINDS, "kind")
 
     def rule(model: nn.Module, hessian: HessianImages, k: int, seed: int) -> Tensor:
-        return _rows(kind, model, hessian, k, seed, params, head, solver)[0]
+        return direction_rows(kind, model, hessian, k, seed, params=params, head=head, **solver)[0]
 
     return rule
 
@@ -136,16 +136,23 @@ def equal_energy_lengths(curvatures: Any, energy: float, limit: float | None = N
     return lengths
 
 
-def _rows(
+def direction_rows(
     kind: str,
     model: nn.Module,
     hessian: HessianImages,
     k: int,
-    seed: int,
-    params: Params,
-    head: Params,
-    solver: dict[str, Any],
+    seed: int = 0,
+    *,
+    params: Params = None,
+    head: Params = None,
+    **solver: Any,
 ) -> Rows:
+    """Return the rows (k, P) of `directions` and the operator products spent, without the curvatures.
+
+    Raises:
+        ValueError: as `directions`.
+        RuntimeError: as `directions`.
+    """
     check_choice(kind, KINDS, "kind")
     chosen = select(unwrapped(model), params)
     size = sum(p.numel() for p in chosen.values())

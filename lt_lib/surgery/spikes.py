@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from lt_lib.curvature import (
 from lt_lib.curvature.eigenpairs import rayleigh_quotient
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import HessianImages
+from lt_lib.surgery.directions import direction_rows
 
 _EMPTY = torch.zeros(0, dtype=torch.float64)
 _ORTHONORMAL = 1e-3  # largest entry of V V^T - I of given directions
@@ -71,9 +72,20 @@ class Spikes:
         if self.config.kind == "spikes":
             return certified_pairs(operator, self.count, self.config, self._start)
         rows: Any = self.config.directions
+        if isinstance(rows, str):
+            return self._by_kind(operator, rows, model, hessian, index)
         if callable(rows):
             rows = rows(model, hessian, self.count, self.config.seed + index)
         return _given(operator, rows)
+
+    def _by_kind(
+        self, operator: Any, kind: str, model: nn.Module, hessian: HessianImages, index: int
+    ) -> Found:
+        solver: dict[str, Any] = {"tol": self.config.tol, "max_products": self.config.max_products}
+        seed, params = self.config.seed + index, self.config.params
+        rows, spent = direction_rows(kind, model, hessian, self.count, seed, params=params, **solver)
+        found = _given(operator, rows)
+        return replace(found, products=found.products + spent)
 
     def moved(self, found: Found) -> None:
         """Take note that the weights moved on from where `found` was found."""

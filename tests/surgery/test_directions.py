@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch.autograd import grad
 from torch.nn.functional import cross_entropy
-from toy_surgery import CLASSES, bits, data, same_bits, trained_net
+from toy_surgery import CLASSES, bits, config, data, same_bits, trained_net
 
+from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.directions import KINDS, direction_rule, directions, equal_energy_lengths
+from lt_lib.surgery.loop import operate
 
 NET, (HESSIAN, _) = trained_net(), data()
 HEAD = slice(-(8 * CLASSES + CLASSES), None)  # the last layer's numbers are the last ones
@@ -99,6 +101,16 @@ def test_random_directions_are_others_with_another_seed_and_their_curvature_is_t
     assert float(found.curvatures.mean()) == pytest.approx(
         float(MATRIX.trace()) / len(MATRIX), abs=4 * float(spread)
     )
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_surgery_moves_along_any_of_them_by_name(kind):
+    net, settings = trained_net(), config(directions=kind, iterations=1, method="exact")
+    assert SurgeryConfig.from_dict(settings.to_dict()) == settings
+    (iteration,) = operate(net, HESSIAN, data()[1], settings).trace
+    wanted = directions(kind, trained_net(), HESSIAN, 3)
+    assert torch.allclose(iteration.values, wanted.curvatures, rtol=1e-6)
+    assert iteration.products == wanted.products
 
 
 def test_chosen_parameters_alone_are_moved():
