@@ -1,4 +1,8 @@
-"""Corrections of a trained network's logits that need no further training of its features."""
+"""Corrections of a trained network's logits that need no further training of its features.
+
+Trained runs depend on what is imported here. What judges or compares corrections stands apart, in the modules
+`evaluation`, `frontier`, `bias_path`, `last_layer`, `cross_fit` and `gaming`.
+"""
 
 from lt_lib.posthoc.adjustment import logit_adjustment, prior_shift
 from lt_lib.posthoc.heads import BIASES, BatchNormLinearHead, UnitLinearHead, adjusted_head, with_head

@@ -5,6 +5,7 @@ from scipy import stats
 
 from lt_lib.comparison import holm
 from lt_lib.posthoc.evaluation import compare, evaluation
+from lt_lib.runs.fingerprint import imported_modules
 
 
 def test_a_small_table_by_hand():
@@ -79,3 +80,11 @@ def test_comparisons_that_cannot_be_are_refused(change, words):
     given = {"measured": {"base": results(0), "other": results(1)}, "baseline": "base"}
     with pytest.raises(ValueError, match=words):
         compare(**(given | change))
+
+
+def test_no_trained_run_depends_on_what_judges_corrections():
+    known = imported_modules(["lt_lib.runs.experiment", "lt_lib.runs.edit"])
+    assert "lt_lib.posthoc.scaling" in known
+    apart = ("evaluation", "frontier", "bias_path", "last_layer", "cross_fit", "gaming")
+    apart = {f"lt_lib.posthoc.{name}" for name in apart} | {"lt_lib.training.fine_tune"}
+    assert not {*apart, "lt_lib.metrics.sigma", "lt_lib.metrics.calibration_error"} & set(known)
