@@ -92,9 +92,9 @@ def files_digest(files: Sequence[Path], base: Path) -> str:
 
 
 def data_digest(profile: Path, notebook: str, root: Path) -> str:
-    """SHA-256 of the file that a profile names as a notebook's data by `npz:FILE`; "" without one.
+    """SHA-256 of the file that a profile names as a notebook's data by `npz:FILE` or `csv:FILE`, or "".
 
-    Of a folder, `folder:DIR`, names, sizes and times of the files are taken instead of their bytes.
+    Of a list, `csv:FILE`, its images are not read. Of a folder, `folder:DIR`, names, sizes and times of the files are taken instead of their bytes.
     A relative path is taken from `root`, where the kernels find it: their own folders are empty. Files of
     Fashion-MNIST never change and are not read. What is wrong with a profile is left to the library to say.
     """
@@ -105,7 +105,7 @@ def data_digest(profile: Path, notebook: str, root: Path) -> str:
         return ""
     data, folder = settings.get("data"), settings.get("root")
     kind, _, own = data.partition(":") if isinstance(data, str) else ("", "", "")
-    if kind not in ("npz", "folder"):
+    if kind not in ("npz", "folder", "csv"):
         return ""
     path = places(own, folder if isinstance(folder, str) else None, [root])[0]
     if kind == "folder":
