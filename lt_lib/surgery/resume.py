@@ -47,8 +47,9 @@ def load(loop: "Loop", state: SurgeryState) -> None:
             "`state` belongs to other weights: the model has neither those from which its surgery began nor "
             "those that it reached. Load the model that surgery began with."
         )
-    loop.first = {name: value.to(loop.first[name]) for name, value in first.items()}
     loop.weights.put(current)
+    # in the order of the parameters: a file has its own
+    loop.first = {name: first[name].to(value) for name, value in loop.first.items()}
     loop.at, loop.trace = dict(record["at"]), [Iteration.from_dict(entry) for entry in record["trace"]]
     if record["amplitude"] is not None:
         values: dict[str, Any] = {n: math.nan if v is None else v for n, v in record["amplitude"].items()}

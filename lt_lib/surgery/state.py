@@ -67,9 +67,9 @@ class Weights:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the hex SHA-256 of tensors with their names, types and shapes."""
+    """Return the hex SHA-256 of tensors with their names, types and shapes, in whatever order they come."""
     whole = hashlib.sha256()
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items()):
         whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         whole.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
     return whole.hexdigest()
