@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env book test lint reference bench clean
+.PHONY: help env book test lint reference bench stress clean
 
 help: ## list all targets
 	@echo "make TARGET [PROFILE=digits]"
@@ -33,6 +33,9 @@ bench: env ## run every benchmark in benchmarks/, in its --quick form if it has 
 	  quick=$$(grep -qs '"--quick"' benchmarks/$$name.py && echo --quick || true); \
 	  echo "== benchmarks/$$name.py $$quick"; OMP_NUM_THREADS=1 $(VENV_PYTHON) -m benchmarks.$$name $$quick; \
 	done
+
+stress: env ## kill training, surgery and writing 200 times at random moments; fill a disk (ten minutes)
+	@OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -q -m slow
 
 clean: ## remove build/ ; trained runs (runs/) and .venv stay
 	@rm -rf build
