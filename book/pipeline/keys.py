@@ -94,7 +94,8 @@ def files_digest(files: Sequence[Path], base: Path) -> str:
 def data_digest(profile: Path, notebook: str, root: Path) -> str:
     """SHA-256 of the file that a profile names as a notebook's data by `npz:FILE` or `csv:FILE`, or "".
 
-    Of a list, `csv:FILE`, its images are not read. Of a folder, `folder:DIR`, names, sizes and times of the files are taken instead of their bytes.
+    Of a list, `csv:FILE`, its images are not read. Of a folder, `folder:DIR`, names, sizes and times of the
+    files are taken instead of their bytes.
     A relative path is taken from `root`, where the kernels find it: their own folders are empty. Files of
     Fashion-MNIST never change and are not read. What is wrong with a profile is left to the library to say.
     """
