@@ -96,7 +96,7 @@ def measure_sensitivity(
         params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         method: "screened", "exact" or "forward".
         batch: images a pass.
-        audit: share of images evaluated in full by the fast paths; 100 images at least.
+        audit: share of images evaluated in full by the fast paths; 200 images at least.
         seed: of the audit's draw.
 
     Raises:

@@ -23,7 +23,7 @@ def test_images_near_a_flip_that_go_unseen_are_few_on_average(tail: float) -> No
     random = torch.Generator().manual_seed(1)
     p = 3 * torch.randn(2000, generator=random)
     g = p + 0.1 * torch.rand(2000, generator=random).pow(-1 / tail) * torch.randn(2000, generator=random)
-    close = 1.5 * (g - p).abs() >= p.abs()
+    close = 2 * (g - p).abs() >= p.abs()
     unseen = []
     for seed in range(300):
         sample = audit_sample(2000, 0.1, seed)
@@ -40,7 +40,7 @@ def test_thresholds_by_hand_and_without_each_image() -> None:
     p = torch.tensor([0.2, 1.0, -3.0, 5.0])
     g = torch.tensor([0.5, 0.3, -3.1, 9.0])
     # near: 0.2 (moved 0.3), 1.0 (0.7 * 1.5 >= 1), 5.0 (4 * 1.5 >= 5); the lowest quarter's error: 1.5 * 0.3
-    limit, others = thresholds(p, g)
+    limit, others = thresholds(p, g, 1.5)
     assert limit == 5.0
     assert others.tolist() == [5.0, 5.0, 5.0, 1.0]
     flipped = torch.tensor([0.5, 0.3, -3.1, -9.0])
@@ -51,7 +51,7 @@ def test_thresholds_by_hand_and_without_each_image() -> None:
         True,
         True,
     ]
-    small, _ = thresholds(torch.tensor([0.5, 8.0, 8.0, 8.0]), torch.tensor([0.8, 8.1, 8.1, 8.1]))
+    small, _ = thresholds(torch.tensor([0.5, 8.0, 8.0, 8.0]), torch.tensor([0.8, 8.1, 8.1, 8.1]), 1.5)
     assert small == pytest.approx(0.45)  # nothing came near a flip: 1.5 times the error of the least margin
     assert thresholds(p[:1], g[:1])[0] == math.inf
 
@@ -65,5 +65,5 @@ def test_the_audit_is_a_random_sample_of_the_asked_size() -> None:
     sample = audit_sample(5000, 0.1, 3)
     assert len(sample.unique()) == 500
     assert not torch.equal(sample, audit_sample(5000, 0.1, 4))
-    assert len(audit_sample(400, 0.1, 0)) == 100
+    assert len(audit_sample(400, 0.1, 0)) == 200
     assert audit_sample(30, 0.1, 0).tolist() == list(range(30))
