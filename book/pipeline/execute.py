@@ -17,6 +17,7 @@ from pipeline.kernel import run_notebook
 from pipeline.keys import installed_versions, notebook_key
 from pipeline.layout import BuildError, Layout, check_profile
 from pipeline.progress import Progress
+from pipeline.status import facts
 from pipeline.workers import Worker, sole_build, start_worker
 
 LANES = 2  # notebooks at a time: while one trains, another draws; measured on two cores
@@ -159,6 +160,7 @@ def _keep(layout: Layout, name: str, partial: Path, key: str, seconds: float) ->
     os.replace(partial, executed)
     made = {_relative(layout, path): _sha256(path) for path in [executed, *layout.outputs(name)]}
     record = {"key": key, "seconds": round(seconds, 2), "sha256": made}
+    record["made"] = facts(layout, name, installed_versions())
     write_atomically(layout.run / f"{name}.key.json", json.dumps(record, indent=1) + "\n")
     for number, text in stderr_outputs(nbformat.read(executed, as_version=4)):
         print(f"Note: {name}, code cell {number}, wrote to stderr: {text.strip().splitlines()[-1]}")

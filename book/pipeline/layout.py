@@ -76,6 +76,11 @@ class Layout:
         return self.build / "book_src"
 
     @property
+    def status(self) -> Path:
+        """The table of the status page."""
+        return self.build / "status_table.txt"
+
+    @property
     def html(self) -> Path:
         """The rendered book."""
         return self.build / "html"

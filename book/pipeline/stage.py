@@ -9,6 +9,7 @@ import yaml
 
 from pipeline.keys import digest, files_digest, installed_versions
 from pipeline.layout import ROOT, BuildError, Layout
+from pipeline.status import write_status
 
 MATHJAX_PARTS = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
 LICENCES = ("LICENSE",)
@@ -62,6 +63,7 @@ def planned_files(layout: Layout) -> dict[str, Path]:
     plan |= {f"notebooks/{path.name}": path for path in layout.run.glob("*.ipynb")}
     plan |= {f"vendor/mathjax/{name}": path for name, path in mathjax_files().items()}
     plan |= {f"extra/figures/{p.relative_to(layout.figures).as_posix()}": p for p in _data(layout)}
+    plan["book/status_table.txt"] = layout.status
     plan["extra/.nojekyll"] = Path(__file__).with_name("nojekyll")
     _check_contents(toc_files(root / "_toc.yml"), plan)
     return plan
@@ -91,6 +93,7 @@ def _check_contents(entries: list[str], plan: dict[str, Path]) -> None:
 
 def stage(layout: Layout) -> str:
     """Make the staged tree equal to the plan; returns the key of what the rendered book is made from."""
+    write_status(layout)
     plan = planned_files(layout)
     for name, path in plan.items():
         target = layout.staged / name

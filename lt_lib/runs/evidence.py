@@ -3,13 +3,12 @@
 import csv
 import io
 import json
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lt_lib._home import project_root
 from lt_lib.runs.files import explained, replace
+from lt_lib.runs.machine import project_commit
 from lt_lib.runs.publish import _checked, build_folder
 from lt_lib.runs.results import Run
 
@@ -118,20 +117,6 @@ def _row(names: list[str], cells: list[str], line: int, path: str | Path) -> dic
                 f"found `{cell:.60}`. {_AGAIN}"
             ) from error
     return values
-
-
-def project_commit() -> str:
-    """Return the project's commit, 12 digits, with "+" where tracked files differ; "" without one."""
-    try:
-        head = _git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _git(*words: str) -> str:
-    command = ["git", "-C", str(project_root()), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
 
 
 def _cell(name: str, value: Any) -> str:

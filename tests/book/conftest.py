@@ -74,7 +74,13 @@ _ = ax.plot([0, 1], [0, 1])
 ```
 """
 )
-TOC = "format: jb-book\nroot: book/intro\nchapters:\n- file: notebooks/00_one\n- file: notebooks/01_two\n"
+TOC = """format: jb-book
+root: book/intro
+chapters:
+- file: notebooks/00_one
+- file: notebooks/01_two
+- file: book/status
+"""
 
 
 def write_small_book(folder: Path) -> Path:
@@ -87,6 +93,7 @@ def write_small_book(folder: Path) -> Path:
     (folder / "book" / "references.bib").write_text("", encoding="utf-8")
     (folder / "_toc.yml").write_text(TOC, encoding="utf-8")
     shutil.copy(ROOT / "_config.yml", folder)
+    shutil.copy(ROOT / "book" / "status.md", folder / "book")
     for name in ("book.css", "logo.svg"):
         shutil.copy(ROOT / "book" / "_static" / name, folder / "book" / "_static")
     shutil.copytree(ROOT / "notebooks" / "profiles", folder / "notebooks" / "profiles")
