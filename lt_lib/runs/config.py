@@ -11,6 +11,8 @@ from lt_lib import data as lt_data
 from lt_lib._checks import check_choice
 from lt_lib._home import places
 from lt_lib.data import DRAWS, Split
+from lt_lib.data.partition import partition
+from lt_lib.data.sampling import DEFAULT_TEST_SHARE
 from lt_lib.nets import net_config
 from lt_lib.runs._format import FORMAT, describe
 from lt_lib.runs.after import completed
@@ -32,7 +34,10 @@ DATA_DEFAULTS: dict[str, Any] = {
     "draw": "generator",  # or "cao2019": the images of the literature's subsets, whatever `data_seed`
     "size": None,  # height and width of images that come from files; None: the source's own
     "memory_limit": None,  # bytes above which such images stay on disk; None: 1 GiB
+    "parts": "split",  # or "partition": classes may be too small for every part, copies stay together
+    "damaged": "refuse",  # or "leave out": images that cannot be decoded, or hold NaN
 }
+_NEWER = ("parts", "damaged")  # entries that a key holds only where they are not the default
 _RANGES = {"seed": (0, 2**63 - 1), "data_seed": (0, 2**32 - 1), "measure_every": (1, 100_000)}
 
 
@@ -70,6 +75,7 @@ class RunConfig:
         for name in data:
             check_choice(name, DATA_DEFAULTS, "an entry of data")
         check_choice(data.get("draw", "generator"), DRAWS, "draw")
+        check_choice(data.get("parts", "split"), ("split", "partition"), "parts")
         if "name" not in loss:
             raise ValueError(f'`loss` needs an entry "name", such as "ce"; found {loss}.')
         for name, (low, high) in _RANGES.items():
@@ -123,6 +129,9 @@ class RunConfig:
         """
         entries = self.to_dict()
         del entries["data"]["root"], entries["training"]["workers"]
+        for name in _NEWER:
+            if entries["data"][name] == DATA_DEFAULTS[name]:
+                del entries["data"][name]
         parts = {
             "config": _canonical(entries),
             "data": self.split().fingerprint(),
@@ -175,7 +184,7 @@ def _listed(value: Any) -> Any:
 def _stamps(data: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
     """Return name, size and time of a reader's own files, which may be written anew meanwhile."""
     kind, _, own = str(data["name"]).partition(":")
-    if kind not in ("npz", "folder"):
+    if kind not in ("npz", "folder", "csv"):  # of a list the list alone, not its images
         return ()
     # wherever the data floor may find them: a relative path is looked for in both places
     found = [path for path in places(own, data["root"]) if path.exists()]
@@ -193,9 +202,13 @@ def _split(data: str, seed: int, stamps: tuple[tuple[str, int, int], ...]) -> Sp
             f"`draw` = cao2019 repeats subsets of a whole training part; found `calibration` = "
             f"{settings['calibration']}. Set `calibration` to 0, or `draw` to generator."
         )
-    how = {name: settings[name] for name in ("root", "size", "memory_limit")}
-    source = lt_data.load(settings["name"], **how)
-    parts = lt_data.split(source, calibration=settings["calibration"], test=settings["test"], seed=seed)
+    how = {name: settings[name] for name in ("root", "size", "memory_limit", "damaged")}
+    source: Any = lt_data.load(settings["name"], **how)
+    shares = {"calibration": settings["calibration"], "test": settings["test"], "seed": seed}
+    if settings["parts"] == "partition":
+        parts = partition(source, **{**shares, "test": shares["test"] or DEFAULT_TEST_SHARE})
+    else:
+        parts = lt_data.split(source, **shares)
     counts = _counts(settings, parts.classes)
     if counts is None:
         return parts

@@ -43,8 +43,8 @@ def test_costs_are_the_time_of_steps_scaled_to_an_epoch(monkeypatch):
     assert ce == Cost(pytest.approx(4.5), pytest.approx(0.01 * images))
     assert glmc.epoch > 0
     assert crt.shared == 1
-    # ten epochs of a forward pass and a half
-    assert crt.after == pytest.approx(1.5 * 10 * len(split.train) * 0.01)
+    # ten epochs, of two forward passes each
+    assert crt.after == pytest.approx(2 * 10 * len(split.train) * 0.01)
     assert late.shared == 0.8
     assert set(epochs) == {base.training.epochs - 1}  # where a late method is on
     assert found.start == 0
