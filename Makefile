@@ -1,10 +1,12 @@
 # `make help` lists what there is. Everything runs inside .venv, which `env` creates from the pins.
 PROFILE ?= digits
 PYTHON ?= python3
+DATA ?= digits
+MINUTES ?= 15
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env book test lint reference bench stress clean
+.PHONY: help env book your-data test lint reference bench stress clean
 
 help: ## list all targets
 	@echo "make TARGET [PROFILE=digits]"
@@ -15,6 +17,9 @@ env: ## create .venv from the pinned requirements (done once; other targets call
 
 book: env ## run the notebooks whose inputs changed, render the book, print the page to open
 	@$(VENV_PYTHON) book/build.py --profile $(PROFILE)
+
+your-data: env ## your images, from counts to advice: DATA=folder:DIR (or npz:FILE, csv:FILE) MINUTES=15
+	@$(VENV_PYTHON) examples/your_data.py "$(DATA)" "$(MINUTES)"
 
 test: env ## notebooks against their reference outputs, unit tests, published numbers
 	@$(VENV_PYTHON) book/reference.py check
