@@ -12,7 +12,18 @@ from lt_lib.posthoc import adjusted_head
 def network_entry(
     model: nn.Module, net: dict[str, Any], classes: int, channels: int, weights: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return how `_built` makes this network: as `net` says, with its head as it is or as an edit left it."""
+    """Return how `built` makes this network: as `net` says, with its head as it is or as an edit left it.
+
+    Args:
+        model: the network.
+        net: fields of `lt_lib.nets.NetConfig`.
+        classes: C.
+        channels: of its images.
+        weights: its state dict.
+
+    Raises:
+        ValueError: `net` builds another network.
+    """
     net = net_config(net).settings()
     kind = type(getattr(model, "head", None))
     shapes = {name: value.shape for name, value in weights.items()}
