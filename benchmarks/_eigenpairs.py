@@ -262,7 +262,7 @@ def warm_start(case: str, images: int, k: int, weights: Path) -> dict[str, Any]:
 def _task(case: str, images: int, k: int, steps: int, weights: Path) -> Task:
     warnings.simplefilter("ignore")
     net, x, y = network(case, 0)
-    net.load_state_dict(torch.load(weights))
+    net.load_state_dict(torch.load(weights, weights_only=True))
     kept = well_posed(net, x, images)
     return Task(net, x[kept], y[kept], k, steps)
 

@@ -63,7 +63,7 @@ def network(quick: bool) -> nn.Module:
 def trained(net: nn.Module, x: Tensor, y: Tensor, epochs: int, file: Path) -> nn.Module:
     """Return the network in eval mode, trained and kept in `file`, or read from it."""
     if file.exists():
-        net.load_state_dict(torch.load(file))
+        net.load_state_dict(torch.load(file, weights_only=True))
         return net.eval()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
     net.train()

@@ -60,7 +60,7 @@ def trained(name: str, quick: bool, x: Tensor, y: Tensor, epochs: int) -> nn.Mod
     net = resnet(8, 8, 10) if quick else net
     file = KEPT / f"sensitivity-{name}{'-quick' * quick}-{epochs}.pt"
     if file.exists():
-        net.load_state_dict(torch.load(file))
+        net.load_state_dict(torch.load(file, weights_only=True))
         return net.eval()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
     net.train()
