@@ -105,7 +105,7 @@ def measured(options: argparse.Namespace, case: str, images: int) -> tuple[Rows,
             print(f"  hessian-eigenthings {steps}: residual {found.get('residual', 'none')}", flush=True)
             return found.get("residual", 1.0) <= bench.TOL
 
-        first = 2 * (rows["lt_lib"][0]["products"] // 2) if "lt_lib" in rows else 2 * options.pairs
+        first = 2 * round(0.65 * rows["lt_lib"][0]["products"]) if "lt_lib" in rows else 2 * options.pairs
         least = bench.fewest_passing(first, 6 * options.pairs, passes)
         if least:
             runs = repeated(options, case, images, "hessian-eigenthings", least)
