@@ -158,7 +158,7 @@ class Loop:
         baseline = self.trace[0].before if self.trace else measured.accuracy
         solved = coefficients(self.config, measured, pressure, radius, found.values, baseline)
         tried = attempt(self.model, self.calibration, self.config, found, solved, pressure, measured.accuracy)
-        reason = self._settle(tried, found)
+        reason = self._settle(tried, found, solved.feasible)
         assert self.amplitude is not None
         record = entry(found, measured, pressure, radius, solved, tried) | {
             "index": len(self.trace),
@@ -197,14 +197,14 @@ class Loop:
             self.at["stopped"] = str(error)
             return None
 
-    def _settle(self, tried: Attempt, found: Found) -> str:
+    def _settle(self, tried: Attempt, found: Found, feasible: bool) -> str:
         """Move the weights if the step is kept, tell the amplitude rule, and say why to stop, if so."""
         verdict, before = tried.verdict, self.amplitude
         assert before is not None
-        if tried.offset is None:
-            return verdict.reason
         self.amplitude = self.control.update(before, verdict.sigma_after, verdict.accepted, verdict.drop)
-        if verdict.accepted:
+        if tried.offset is None and feasible and self.config.eps_unit != "radius":
+            return verdict.reason  # the best step at these sensitivities is none, whatever the radius
+        if tried.offset is not None and verdict.accepted:
             self.weights.add(tried.offset)
             if self.config.recompute:
                 self.spikes.moved(found)

@@ -95,12 +95,18 @@ def test_more_spikes_than_positive_eigenvalues_are_refused() -> None:
 def test_all_classes_strong_are_answered_in_words() -> None:
     net, (hessian, calibration) = trained_net(), data()
     start = bits(net)
-    done = operate(net, hessian, calibration, config(strong=0.0, max_loss=0.0))
-    (step,) = done.trace  # the next would be the same
+    guarded = {"strong": 0.0, "max_loss": 0.0}
+    done = operate(net, hessian, calibration, config(**guarded, eps=0.1, eps_unit="length"))
+    (step,) = done.trace  # the next would be the same, whatever its radius
     assert "All 4 classes are guarded. The step is zero" in step.solved
     assert done.stopped == step.reason == step.solved
     assert not step.accepted
     assert same_bits(bits(net), start)
+    # probes of the budget's length see other sensitivities next time
+    done = operate(net, hessian, calibration, config(**guarded, amplitude="gamma"))
+    assert len(done.trace) > 1
+    assert done.trace[1].radius < done.trace[0].radius
+    assert done.trace[1].products == 0
 
 
 @pytest.mark.parametrize(
