@@ -101,6 +101,18 @@ PAGES: dict[str, dict[str, Rule]] = {
         "walk_steps": Number(1, 10_000),  # that are logged
         "loss_change": Number(0, 1_000, whole=False),  # nats, of a walk at equal loss
     },
+    "10_surgery": {  # networks are those of 03_training_dynamics with cross-entropy
+        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian
+        "tol": Number(1e-4, 0.1, whole=False),  # relative residual that certifies an eigenpair
+        "spikes": Number(1, 100_000, absent=True),  # K; null: C - 1
+        "energy": Number(1e-6, 100, whole=False),  # nats of a first step along the first spike
+        "iterations": Number(2, 10_000),  # of the recipes
+        "rounds": Number(2, 10_000),  # of the ablations
+        "hessian_sizes": Numbers(2, 10_000_000),  # training images of the Hessian, compared
+        "calibration_sizes": Numbers(2, 1_000_000),  # calibration images a class, compared
+        "tune_steps": Number(1, 10_000_000),  # of each fine-tuning
+        "tune_lr": Number(0, 100, whole=False),  # of Adam
+    },
 }
 
 
