@@ -20,6 +20,8 @@ _HEX = KEY.pattern
 _DRAFT = re.compile(rf"({_HEX})\.\d+")
 _PARTIAL = re.compile(rf"({_HEX})\.safetensors")
 _STEM = re.compile(rf"({_HEX})\.\d+\.safetensors")
+_DONE = re.compile(rf"({_HEX})\.partial")  # of a surgery, see `lt_lib.runs.operations`
+_HALF = re.compile(rf"({_HEX})\.draft|\.({_HEX})\.partial\.\d+\.tmp")
 _TORN = re.compile(rf"\.({_HEX})(\.\d+)?\.safetensors\.\d+\.tmp")
 
 
@@ -46,7 +48,8 @@ def leftovers(store: Store, stale: bool = False, stems: bool = False) -> list[Le
             because PyTorch is another version.
     """
     finished = set(run_keys(store.root))
-    found = [*_set_aside(store), *_torn(store), *_checkpoints(store, finished, stale), *_stems(store, stems)]
+    found = [*_set_aside(store), *_torn(store), *_operations(store)]
+    found += [*_checkpoints(store, finished, stale), *_stems(store, stems)]
     if stale:
         found += [
             _leftover(store.root / key, "nobody can ask for it", key) for key in _stale(store, finished)
@@ -87,6 +90,14 @@ def _torn(store: Store) -> Iterator[Leftover]:
             if match := _TORN.fullmatch(path.name):
                 lock = f"{match[1]}.stem" if folder == ".stems" else match[1]
                 yield _leftover(path, "left by a process that was killed", lock)
+
+
+def _operations(store: Store) -> Iterator[Leftover]:
+    for path in _entries(store, ".operations"):
+        if match := _HALF.fullmatch(path.name):
+            yield _leftover(path, "left by a process that was killed", match[1] or match[2])
+        elif (match := _DONE.fullmatch(path.name)) and path.with_suffix("").is_dir():
+            yield _leftover(path, "checkpoint of a finished surgery", match[1])
 
 
 def _checkpoints(store: Store, finished: set[str], stale: bool) -> Iterator[Leftover]:

@@ -1,6 +1,7 @@
 """Running notebooks: what a killed, stopped or second build leaves, and what a failing cell says."""
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -210,3 +211,49 @@ def test_a_long_run_says_that_it_goes_on_where_no_bar_is_drawn() -> None:
     time.sleep(0.15)
     assert written == stream.getvalue()
     assert "\r" not in written
+
+
+@pytest.mark.parametrize("victim", [".key.json", "src"])
+def test_a_full_disk_is_one_sentence_and_finished_notebooks_stay(
+    layout: Layout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    import build
+
+    monkeypatch.setattr(build, "prepare", lambda layout: None)
+    write(layout, "print('one')")
+    assert execute.run_notebooks(layout) == ["00_tiny"]
+    write(layout, "print('two')", name="01_more")
+    whole = execute.write_atomically
+
+    def full(path: Path, content: str) -> None:
+        if victim in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        whole(path, content)
+
+    monkeypatch.setattr(execute, "write_atomically", full)
+    assert build.main(["--run-only", "--root", str(layout.root)]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be written (No space left on device). Free some space" in said
+    assert "Traceback" not in said
+    monkeypatch.setattr(execute, "write_atomically", whole)
+    assert execute.run_notebooks(layout) == ["01_more"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL")
+def test_a_killed_build_goes_on_from_its_last_finished_notebook(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(layout, "print('one')")
+    assert execute.run_notebooks(layout) == ["00_tiny"]
+    whole = {path.name: path.read_bytes() for path in layout.run.iterdir() if path.is_file()}
+    write(layout, SLEEP, name="01_sleeps")
+    pids = layout.root / "pids"
+    with start(layout) as process:
+        wait_until(lambda: pids.is_file() and len(pids.read_text().split()) == 2, process, 60.0)
+        process.kill()
+        process.wait()
+    wait_until(lambda: all(map(gone, map(int, pids.read_text().split()))), seconds=10)
+    assert {name: (layout.run / name).read_bytes() for name in whole} == whole
+    write(layout, "print('awake')", name="01_sleeps")
+    assert execute.run_notebooks(layout) == ["01_sleeps"]
+    assert not list((layout.run / ".partial").iterdir())

@@ -95,6 +95,8 @@ def leave_behind(store, key, stem):
         store.root / ".partial" / f"{key}.safetensors",
         store.root / ".quarantine" / f"{key}.0" / "weights.safetensors",
         store.root / ".stems" / f".{stem}.3.safetensors.77.tmp",
+        store.root / ".operations" / f"{stem}.draft" / "operation.json",
+        store.root / ".operations" / f".{stem}.partial.77.tmp",
         store.root / ".stems" / f"{'0' * 32}.3.safetensors",
     ]
     for path in left:
@@ -112,11 +114,11 @@ def test_prune_shows_then_removes_what_nobody_needs(finished, store, capsys):
     left = leave_behind(store, one.key, stem.name[:32])
     status, text = said(capsys, store, "prune")
     assert status == 0
-    assert "6 leftovers" in text
+    assert "8 leftovers" in text
     assert "Nothing was removed" in text
     assert all(path.exists() for path in left)
     status, text = said(capsys, store, "prune", "--yes")
-    assert (status, "6 leftovers" in text) == (0, True)
+    assert (status, "8 leftovers" in text) == (0, True)
     assert not any(path.exists() for path in left)
     assert [r.key for r in map(store.get, store.keys())] == sorted([one.key, two.key])
     assert stem.is_file()  # another run can start from it
@@ -139,7 +141,7 @@ def test_prune_leaves_alone_what_a_process_is_using(finished, store):
         gone = remove(store, found)
         assert left[0].exists()
         assert (store.root / ".locks" / f"{finished[0].key}.lock").exists()
-    assert len(gone) == 3
+    assert len(gone) == 5
     assert len(remove(store, leftovers(store))) == 3
 
 

@@ -1,4 +1,4 @@
-"""Kill -9 at random moments of training, of a second stage, of writing, of an eigensolver, of a full disk."""
+"""Kill -9 at random moments of training, second stages, writing, eigensolver and surgery; and a full disk."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FEW = {"train": 2, "edit": 1, "write": 2, "eigenpairs": 1}
-MANY = {"train": 80, "edit": 40, "write": 60, "eigenpairs": 20}
+FEW = {"train": 2, "edit": 1, "write": 2, "eigenpairs": 1, "surgery": 1}
+MANY = {"train": 70, "edit": 30, "write": 50, "eigenpairs": 20, "surgery": 30}
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork and SIGKILL are POSIX")
 
