@@ -113,6 +113,18 @@ PAGES: dict[str, dict[str, Rule]] = {
         "tune_steps": Number(1, 10_000_000),  # of each fine-tuning
         "tune_lr": Number(0, 100, whole=False),  # of Adam
     },
+    "11_effective_rank": {  # schedule, seeds and methods of 05_methods_compared, whose runs it shares
+        "imbalances": Numbers(2, 100_000),  # others than `imbalance`, with cross-entropy
+        "other_width": Number(1, 4096),  # of one more network, with cross-entropy
+        "switch_share": Number(0, 0.99, whole=False),  # as in 05_methods_compared
+        "spikes": Number(2, 100_000, absent=True),  # directions K; null: C - 1
+        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, at most
+        "tol": Number(1e-4, 0.1, whole=False),  # relative residual of the eigenpairs
+        "probe_images": Number(2, 10_000_000),  # test images that sensitivities are measured on, at most
+        "energy": Number(0, 1_000, whole=False),  # nats, of probes and of the first step of surgery
+        "iterations": Number(1, 10_000),  # of surgery
+        "eigenvectors": Choice(("kept", "anew")),  # in later iterations of surgery
+    },
 }
 
 
