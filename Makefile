@@ -15,8 +15,8 @@ help: ## list all targets
 env: ## create .venv from the pinned requirements (done once; other targets call it)
 	@$(PYTHON) book/environment.py
 
-book: env ## run the notebooks whose inputs changed, render the book, print the page to open
-	@$(VENV_PYTHON) book/build.py --profile $(PROFILE)
+book: env ## run the notebooks whose inputs changed, render the book [SCHEDULER=tcp://HOST:PORT]
+	@$(VENV_PYTHON) book/build.py --profile $(PROFILE) $(if $(SCHEDULER),--scheduler $(SCHEDULER))
 
 your-data: env ## your images, from counts to advice: DATA=folder:DIR (or npz:FILE, csv:FILE) MINUTES=15
 	@$(VENV_PYTHON) examples/your_data.py "$(DATA)" "$(MINUTES)"

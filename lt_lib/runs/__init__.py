@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lt_lib.runs._format import FORMAT
+    from lt_lib.runs.cluster import ClusterError
     from lt_lib.runs.config import RunConfig
     from lt_lib.runs.evidence import publish_runs, read_runs
     from lt_lib.runs.files import StoreError
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from lt_lib.runs.results import Run
     from lt_lib.runs.single import run
     from lt_lib.runs.store import Store
+    from lt_lib.runs.sweep import sweep
 
 __all__ = [
     "FORMAT",
+    "ClusterError",
     "Run",
     "RunConfig",
     "RunsFailed",
@@ -38,11 +41,13 @@ __all__ = [
     "run",
     "run_many",
     "save_figure_data",
+    "sweep",
 ]
 
 # module -> public names that it defines; the same as above, for the interpreter
 _DEFINED = {
     "_format": ("FORMAT",),
+    "cluster": ("ClusterError",),
     "config": ("RunConfig",),
     "evidence": ("publish_runs", "read_runs"),
     "files": ("StoreError",),
@@ -53,6 +58,7 @@ _DEFINED = {
     "results": ("Run",),
     "single": ("run",),
     "store": ("Store",),
+    "sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _DEFINED.items() for name in names}
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -22,6 +22,8 @@ from lt_lib.training.config import check_number
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 Report = Callable[[int, int, RunConfig], None]
+Planned = list[tuple[RunConfig, list[int]]]  # runs in order, with the stems that each should leave
+Replies = Generator[tuple[RunConfig, dict[str, Any]]]  # of runs as they end: `key`, or `error`
 
 
 class RunsFailed(RuntimeError):
@@ -44,7 +46,8 @@ def run_many(
     Each process uses the threads that its run's configuration names, so results depend neither on
     `workers` nor on the order. Runs that share their first epochs train them once (see
     `lt_lib.runs.stems`). With one worker (or one missing run) everything happens in this process. A failing
-    run does not stop the others.
+    run does not stop the others. Where the environment variable LT_SCHEDULER names a Dask scheduler, such as
+    `tcp://127.0.0.1:8786`, its workers train instead: see `lt_lib.runs.sweep.sweep`.
 
     Args:
         configs: what to run; the same run may stand there twice.
@@ -55,8 +58,36 @@ def run_many(
     Raises:
         ValueError: bad settings or data.
         RunsFailed: at the end, when runs failed; it names each with its configuration and reason.
+        ClusterError: LT_SCHEDULER is set and cannot be used.
     """
     check_number(workers, "workers", 1, 1024, whole=True)
+    scheduler = os.environ.get("LT_SCHEDULER")
+    if scheduler:
+        from lt_lib.runs.sweep import sweep
+
+        return sweep(configs, scheduler, store, workers, progress)
+    return collect(configs, store, progress, lambda planned, store: in_processes(planned, store, workers))
+
+
+def collect(
+    configs: Sequence[RunConfig],
+    store: Store | None,
+    progress: Report | None,
+    replies: Callable[[Planned, Store], Replies],
+) -> list[Run]:
+    """Return the runs of `configs`, in order; `replies` trains those that the store does not have.
+
+    Args:
+        configs: what to run; the same run may stand there twice.
+        store: by default `Store()`.
+        progress: called with (finished runs, runs, config just finished).
+        replies: given the missing runs as `lt_lib.runs.stems.plan` orders them, it yields each with its
+            reply (see `lt_lib.runs.single.answer`) when it has ended.
+
+    Raises:
+        ValueError: bad settings or data.
+        RunsFailed: at the end, when runs failed.
+    """
     store = store or Store()
     keys = [config.key() for config in configs]
     unique = dict(zip(keys, configs, strict=True))
@@ -64,7 +95,7 @@ def run_many(
     runs = {key: store.get(key) for key in unique}
     missing = {key: unique[key] for key, found in runs.items() if found is None}
     report = _Progress(progress, len(unique), len(unique) - len(missing))
-    failures = _compute(missing, store, min(workers, len(missing)), report)
+    failures = _compute(replies(plan(missing.values()), store), report) if missing else []
     if failures:
         raise RunsFailed(failures, len(unique))
     runs |= {key: store.get(key) for key in missing}
@@ -90,11 +121,9 @@ class _Progress:
             self.call(self.done, self.total, config)
 
 
-def _compute(
-    missing: dict[str, RunConfig], store: Store, workers: int, report: _Progress
-) -> list[tuple[RunConfig, str]]:
+def _compute(replies: Replies, report: _Progress) -> list[tuple[RunConfig, str]]:
     failures = []
-    with contextlib.closing(_replies(plan(missing.values()), store, workers)) as replies:
+    with contextlib.closing(replies):
         for config, reply in replies:
             if "error" in reply:
                 failures.append((config, reply["error"]))
@@ -102,9 +131,15 @@ def _compute(
     return failures
 
 
-def _replies(planned: list[tuple[RunConfig, list[int]]], store: Store, workers: int) -> Any:
-    configs = [config for config, _ in planned]
-    requests = [{"config": c.to_dict(), "store": str(store.root), "stems": stems} for c, stems in planned]
+def requests_of(planned: Planned, store: Store) -> list[dict[str, Any]]:
+    """Return what `lt_lib.runs.single.answer` is asked for each run, in JSON types."""
+    return [{"config": c.to_dict(), "store": str(store.root), "stems": stems} for c, stems in planned]
+
+
+def in_processes(planned: Planned, store: Store, workers: int) -> Replies:
+    """Yield the runs with their replies as they end, from `workers` processes; with one, from this one."""
+    configs, requests = [config for config, _ in planned], requests_of(planned, store)
+    workers = min(workers, len(planned))
     if workers <= 1:
         for config, request in zip(configs, requests, strict=True):
             yield config, answer(request)
@@ -196,14 +231,20 @@ def _exchange(process: subprocess.Popen[str], line: str) -> str:
         return ""
 
 
-def _spawn(threads: int, module: str = "lt_lib.runs.worker") -> subprocess.Popen[str]:
+def _spawn(
+    threads: int,
+    module: str = "lt_lib.runs.worker",
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
     code = str(Path(__file__).resolve().parents[2])  # the same lt_lib as here, wherever it was imported from
     path = os.pathsep.join([code, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONPATH": path}
+    threading_variables = dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    surroundings = {**os.environ, **threading_variables, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
     return subprocess.Popen(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",
-        env={**environment, "PYTHONIOENCODING": "utf-8"},
+        env=surroundings if environment is None else {**surroundings, **environment},
     )
