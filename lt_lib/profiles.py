@@ -125,6 +125,22 @@ PAGES: dict[str, dict[str, Rule]] = {
         "iterations": Number(1, 10_000),  # of surgery
         "eigenvectors": Choice(("kept", "anew")),  # in later iterations of surgery
     },
+    "13_complementarity": {  # methods, schedule and data of 05_methods_compared, whose runs it shares
+        "switch_share": Number(0, 0.99, whole=False),  # share of epochs before deferred methods start
+        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, at most
+        "tol": Number(1e-4, 0.1, whole=False),  # relative residual that certifies an eigenpair
+        "spikes": Number(1, 100_000, absent=True),  # K; null: C - 1
+        "energy": Number(1e-6, 100, whole=False),  # nats of a first step along the first spike
+        "iterations": Number(1, 10_000),  # of each surgery
+        "eigenvectors": Choice(("once", "each iteration")),  # when they are computed
+        "after_epochs": Number(1, 100_000),  # of the fine-tuning after the steps, by plain SGD
+        "after_rate": Number(0, 100, whole=False),
+        "tune_epochs": Number(1, 100_000),  # of focal and class-balanced fine-tuning, by Adam
+        "tune_rate": Number(0, 100, whole=False),
+        "isic_data": Text(data=True),  # eight of its classes make the ISIC-shaped set
+        "isic_largest": Number(51, 10_000_000),  # training images of its largest class
+        "isic_epochs": Number(2, 100_000),  # of the training on it
+    },
 }
 
 
@@ -201,7 +217,8 @@ def check_ready(name: str) -> None:
     for settings in (entries, *sections.values()):
         merged = {**entries, **(settings or {})}
         try:
-            for source in (merged["data"], *filter(None, [merged.get("many_data")])):
+            others = [merged.get("many_data"), merged.get("isic_data")]
+            for source in (merged["data"], *filter(None, others)):
                 check_data_files(source, merged["root"])
         except FileNotFoundError as error:
             raise ValueError(
