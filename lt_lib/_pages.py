@@ -94,4 +94,11 @@ PAGES: dict[str, dict[str, Rule]] = {
         "isic_largest": Number(51, 10_000_000),  # training images of its largest class
         "isic_epochs": Number(2, 100_000),  # of the training on it
     },
+    "15_your_data": {
+        "plan": Choice(("measured", "fixed")),  # fixed: `seeds` and `epochs`, whatever they take
+        "minutes": Number(1, 1_000_000),  # of a measured plan
+        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, at most
+        "tol": Number(1e-4, 0.1, whole=False),  # relative residual of the eigenpairs
+        "iterations": Number(1, 10_000),  # of surgery; a measured plan may lower them
+    },
 }

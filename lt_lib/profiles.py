@@ -48,14 +48,7 @@ COMMON: dict[str, Rule] = {
 }
 
 # common settings that a file may leave out, with the value that they have then
-OPTIONAL: dict[str, Any] = {"draw": "generator", "size": None, "memory_limit": None    "15_your_data": {
-        "plan": Choice(("measured", "fixed")),  # fixed: `seeds` and the `epochs` of `training`, whatever they take
-        "minutes": Number(1, 1_000_000),  # of a measured plan
-        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, at most
-        "tol": Number(1e-4, 0.1, whole=False),  # relative residual of the eigenpairs
-        "iterations": Number(1, 10_000),  # of surgery; a measured plan may lower them
-    },
-}
+OPTIONAL: dict[str, Any] = {"draw": "generator", "size": None, "memory_limit": None}
 
 
 @dataclass(frozen=True)
