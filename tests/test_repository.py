@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXTS = sorted((ROOT / "notebooks").glob("*.md"))
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)$")
 GLUE = re.compile(r"\{glue:[a-z]*\}`([^`]+)`")
-CODE_FOLDERS = ("lt_lib", "book", "tests", "benchmarks")
+CODE_FOLDERS = ("lt_lib", "book", "tests", "benchmarks", "examples")
 each_notebook = pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.stem)
 
 
