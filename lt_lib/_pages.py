@@ -78,6 +78,16 @@ PAGES: dict[str, dict[str, Rule]] = {
         "iterations": Number(1, 10_000),  # of surgery
         "eigenvectors": Choice(("kept", "anew")),  # in later iterations of surgery
     },
+    "12_deflated_surgery": {  # its own data, of many classes: `data`, `largest`, ... of its section
+        "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, as many of each class
+        "tol": Number(1e-4, 0.1, whole=False),  # relative residual that certifies one of the C - 1 eigenpairs
+        "coverage": Numbers(1, 1_000_000),  # numbers of directions, compared; more than C - 1 count as C - 1
+        "energy": Number(1e-6, 100, whole=False),  # nats, of probes and of a step
+        "calibration_sizes": Numbers(2, 1_000_000),  # calibration images a class, compared
+        "phases": Number(2, 10_000),  # of deflated surgery
+        "per_phase": Number(1, 100_000),  # directions of a phase
+        "iterations": Number(1, 10_000),  # of a phase
+    },
     "13_complementarity": {  # methods, schedule and data of 05_methods_compared, whose runs it shares
         "switch_share": Number(0, 0.99, whole=False),  # share of epochs before deferred methods start
         "hessian_images": Number(2, 10_000_000),  # training images of the Hessian, at most
