@@ -59,8 +59,8 @@ PAGES: dict[str, dict[str, Rule]] = {
         "tol": Number(1e-4, 0.1, whole=False),  # relative residual that certifies an eigenpair
         "spikes": Number(1, 100_000, absent=True),  # K; null: C - 1
         "energy": Number(1e-6, 100, whole=False),  # nats of a first step along the first spike
-        "iterations": Number(2, 10_000),  # of the recipes
-        "rounds": Number(2, 10_000),  # of the ablations
+        "iterations": Number(3, 10_000),  # of the loop
+        "ablation_seeds": Number(2, 1000),  # networks, at most, on which the loop is taken apart
         "hessian_sizes": Numbers(2, 10_000_000),  # training images of the Hessian, compared
         "calibration_sizes": Numbers(2, 1_000_000),  # calibration images a class, compared
         "tune_steps": Number(1, 10_000_000),  # of each fine-tuning
