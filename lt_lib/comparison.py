@@ -105,6 +105,37 @@ def rank_correlation(x: Any, y: Any, resamples: int = 2000, seed: int = 0, level
     return _interval(_spearman(a, b), found, level, len(a))
 
 
+def left_out_errors(columns: Sequence[Any], y: Any, groups: Sequence[Any]) -> Floats:
+    """Mean squared error on each group of y (n,), predicted by least squares on all other groups.
+
+    The fit has a constant. Groups come in the order of their first value, so that two choices of columns can
+    be compared group by group.
+
+    Args:
+        columns: predictors, (n,) each; none: the mean of the other groups predicts.
+        y: values to predict.
+        groups: a label for each value; at least two different ones.
+
+    Raises:
+        ValueError: lengths differ, a value is not finite, or fewer than two groups.
+    """
+    target = _vector(y, "y")
+    design = np.column_stack([np.ones(len(target)), *(_vector(column, "columns") for column in columns)])
+    labels = _texts(groups)
+    names = list(dict.fromkeys(labels.tolist()))
+    if len(labels) != len(target) or len(names) < 2:
+        raise ValueError(
+            f"`groups` must label each of the {len(target)} values with one of two groups or more; found "
+            f"{len(labels)} labels of {len(names)}."
+        )
+    errors = []
+    for name in names:
+        out = labels == name
+        weights = np.linalg.lstsq(design[~out], target[~out], rcond=None)[0]
+        errors.append(np.mean((target[out] - design[out] @ weights) ** 2))
+    return np.array(errors)
+
+
 def _spearman(a: Floats, b: Floats) -> float:
     return _about_means([rankdata(a), rankdata(b)], np.zeros(len(a), dtype=int), np.ones(len(a)))
 

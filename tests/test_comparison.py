@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lt_lib.comparison import holm, partial_correlation, rank_correlation
+from lt_lib.comparison import holm, left_out_errors, partial_correlation, rank_correlation
 
 
 def test_holm_on_a_textbook_case():
@@ -88,3 +88,19 @@ def test_rank_correlation_is_spearmans():
 def test_bad_input_is_refused(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_left_out_errors_vanish_for_a_linear_law_and_are_those_of_the_mean_without_columns() -> None:
+    x = np.arange(9.0)
+    groups = list("aaabbbccc")
+    assert left_out_errors([x], 3 * x - 2, groups) == pytest.approx(np.zeros(3), abs=1e-18)
+    y = np.array([0.0, 0, 0, 1, 1, 1, 5, 5, 5])
+    assert left_out_errors([], y, groups) == pytest.approx([9, 2.25, 20.25])
+    noise = np.random.default_rng(0).normal(size=9)  # a useless column costs out of sample
+    assert left_out_errors([noise], y, groups).mean() > left_out_errors([], y, groups).mean()
+    assert left_out_errors([], y[::-1], groups[::-1]) == pytest.approx([20.25, 2.25, 9])
+
+
+def test_left_out_errors_refuse_one_group() -> None:
+    with pytest.raises(ValueError, match="two groups or more; found 3 labels of 1"):
+        left_out_errors([], [1.0, 2.0, 3.0], ["a"] * 3)
