@@ -39,14 +39,15 @@ class Search:
         self.checked = torch.zeros(0, dtype=torch.float64)  # wanted values when that start was made
         self.complete: bool | None = None  # whether a fresh start found nothing more; None: none was made
         self.missed: float | None = None
+        self.ended = False
         self.ritz: Ritz
 
     def run(self, callback: Callable[[Progress], None] | None) -> None:
-        """Step until finished."""
-        finished = False
-        while not finished:
+        """Step until finished; the state of a finished run takes no further step."""
+        self.ended = self.ended and self._finished()
+        while not self.ended:
             self.krylov.step()
-            finished = self._finished()
+            self.ended = self._finished()
             if callback is not None:
                 residuals = self.ritz.relative(self.tol)[: self.k]
                 callback(Progress(self.krylov.products, self.ritz.values[: self.k], residuals, self.state))
@@ -143,7 +144,7 @@ class Search:
     def state(self, copy: bool = True) -> dict[str, Tensor]:
         """Return everything needed to go on; without `copy` the basis is views."""
         fresh = -1 if self.fresh_from is None else self.fresh_from
-        numbers = torch.tensor([self.must_check, fresh, self.k], dtype=torch.float64)
+        numbers = torch.tensor([self.must_check, fresh, self.k, self.ended], dtype=torch.float64)
         return self.krylov.state(copy) | {"checked": self.checked.clone(), "search": numbers}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -159,6 +160,6 @@ class Search:
                 f"{self.krylov.operator.size}; found size {size}. Start without it."
             )
         self.krylov.load(state)
-        self.must_check = bool(state["search"][0])
+        self.must_check, self.ended = bool(state["search"][0]), bool(state["search"][3:].any())
         fresh = int(state["search"][1])
         self.fresh_from, self.checked = None if fresh < 0 else fresh, state["checked"].clone()

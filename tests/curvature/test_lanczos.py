@@ -204,37 +204,6 @@ def test_a_seed_fixes_every_bit():
     assert not torch.equal(one.vectors, other.vectors)
 
 
-@pytest.mark.parametrize("stop", [1, 7, 15, 20])
-def test_an_interrupted_run_goes_on_bit_for_bit(stop):
-    operator = with_spectrum([5.0, 5.0, 4.0, *np.linspace(-1, 1.5, 150)], torch.float32)
-    arguments = {"k": 3, "multiplicities": True, "max_memory": 14 * 153 * 4}
-    states, seen = [], []
-
-    def keep(progress):
-        seen.append(progress.products)
-        if progress.products == stop:
-            states.append(progress.state())
-
-    whole = lanczos(operator, callback=keep, **arguments)
-    assert seen == list(range(1, whole.matvecs + 1))
-    resumed = lanczos(operator, resume=states[0], **arguments)
-    assert resumed.matvecs == whole.matvecs
-    assert torch.equal(resumed.vectors, whole.vectors)
-
-
-def test_a_state_in_a_file_resumes_a_run_with_a_rounded_basis(tmp_path):
-    operator = with_spectrum([*np.geomspace(9, 3, 9), *np.linspace(-0.5, 1.5, 200)], torch.float32)
-    arguments = {"k": 9, "basis_dtype": torch.bfloat16, "max_memory": 18 * 209 * 2}
-
-    def save(progress):
-        if progress.products == 20:  # after a restart
-            torch.save(progress.state(copy=False), tmp_path / "state.pt")
-
-    whole = lanczos(operator, callback=save, **arguments)
-    state = torch.load(tmp_path / "state.pt", mmap=True, weights_only=True)
-    assert torch.equal(lanczos(operator, resume=state, **arguments).vectors, whole.vectors)
-
-
 def test_deflation_leaves_the_rest_of_the_spectrum():
     operator = with_spectrum([*range(10, 1, -1), *BULK])
     first = lanczos(operator, 4, tol=1e-7)

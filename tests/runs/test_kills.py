@@ -22,10 +22,9 @@ def torment(kills, seed, folder):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
+    wrong = {kind: outcome["wrong"] for kind, outcome in found.items() if outcome["wrong"]}
+    assert not wrong, f"seed {seed}\n{done.stderr}"
     assert {kind: outcome["kills"] for kind, outcome in found.items()} == kills
-    assert {kind: outcome["wrong"] for kind, outcome in found.items()} == {kind: [] for kind in kills}, (
-        f"seed {seed}\n{done.stderr}"
-    )
     return found
 
 
