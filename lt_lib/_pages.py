@@ -102,6 +102,7 @@ PAGES: dict[str, dict[str, Rule]] = {
         "tune_rate": Number(0, 100, whole=False),
         "isic_data": Text(data=True),  # eight of its classes make the ISIC-shaped set
         "isic_largest": Number(51, 10_000_000),  # training images of its largest class
+        "isic_least": Number(2, 10_000_000),  # of any class at least
         "isic_epochs": Number(2, 100_000),  # of the training on it
     },
     "15_your_data": {
