@@ -74,9 +74,7 @@ def test_evidence_of_the_decision_table_is_what_the_chapters_compute() -> None:
     assert len(used) == GUIDE.count("{glue:text}") > 10
     for notebook, key in used:
         page = (ROOT / "notebooks" / f"{notebook}.md").read_text(encoding="utf-8")
-        assert f"{{glue:text}}`{key}`" in page, (
-            "the page itself shows it, so the build knows that it is there"
-        )
+        assert f"{{glue:text}}`{key}`" in page, f"{notebook} shows no {key}"
     (table,) = re.findall(r"## Which method when\n(.*?)\n## ", GUIDE, re.DOTALL)
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
     assert all("{glue:text}" in row for row in rows)
