@@ -71,7 +71,8 @@ def test_the_script_of_the_guide_has_fifteen_lines_and_gives_advice(folder, tmp_
     costs = {name: Cost(0.01, 0.01) for name in ("CE", "balanced softmax")}
     monkeypatch.setattr(timing, "measure_costs", lambda base, methods: Timing(costs, steps=1000))
     monkeypatch.setattr(budget, "plan", partial(budget.plan, seeds=2, epochs=3, workers=1))
-    monkeypatch.setattr("sys.argv", [str(file), f"folder:{folder}", "0.02"])
+    monkeypatch.setattr("sys.argv", [str(file), f"folder:{folder}", "0.02", "8"])
+    monkeypatch.setattr("sys.tracebacklimit", 1000, raising=False)  # the script sets it
     monkeypatch.setenv("LT_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(file), run_name="__main__")
