@@ -23,9 +23,10 @@ from lt_lib.nets import resnet
 
 TOL = 1e-3
 NETS = ("resnet20", "resnet18")
-# energy of the step between cold and warm start, in nats of the quadratic model, shared equally among the
-# pairs: a step of surgery. Fixed before any of it was measured
-STEP_ENERGY = 0.01
+# energies of the steps between cold and warm start, in nats of the quadratic model, shared equally among the
+# pairs. The largest is a step of surgery and decides; it was fixed before anything was measured, the smaller
+# ones, which show from which step on a warm start pays, before any of them was
+STEP_ENERGIES = (1e-4, 1e-3, 1e-2)
 Product = Callable[[Tensor], Any]
 
 
@@ -236,24 +237,32 @@ def measure(name: str, case: str, images: int, k: int, steps: int, weights: Path
     }
 
 
-def warm_start(case: str, images: int, k: int, weights: Path) -> dict[str, Any]:
-    """Return products after a step of surgery, warm and cold.
+def warm_starts(case: str, images: int, k: int, weights: Path) -> list[dict[str, Any]]:
+    """Return products after steps of surgery, warm and cold, by energy.
 
-    The step goes along all k eigenvectors, by sqrt(2 STEP_ENERGY / (k |lambda_i|)) each, signs in turn.
+    A step goes along all k eigenvectors, by sqrt(2 energy / (k |lambda_i|)) each, signs in turn.
     """
     net, x, y, *_ = _task(case, images, k, 0, weights)
     earlier = lanczos(HessianOperator(net, x, y), k, TOL, which="LM")
-    lengths = (2 * STEP_ENERGY / (k * earlier.values.abs())).sqrt()
-    step = (lengths * (-1.0) ** torch.arange(k)).to(earlier.vectors.dtype) @ earlier.vectors
     parameters = list(net.parameters())
-    with torch.no_grad():
-        vector_to_parameters(parameters_to_vector(parameters) + step, parameters)
-    operator = HessianOperator(net, x, y)
+    origin = parameters_to_vector(parameters).detach().clone()
+    signs = (-1.0) ** torch.arange(k)
+    rows = []
+    for energy in STEP_ENERGIES:
+        lengths = (2 * energy / (k * earlier.values.abs())).sqrt()
+        step = (lengths * signs).to(earlier.vectors.dtype) @ earlier.vectors
+        with torch.no_grad():
+            vector_to_parameters(origin + step, parameters)
+        rows.append({"energy": energy, "length": float(step.norm())} | _warm_and_cold(net, x, y, earlier))
+    return rows
+
+
+def _warm_and_cold(net: nn.Module, x: Tensor, y: Tensor, earlier: Any) -> dict[str, Any]:
+    operator, k = HessianOperator(net, x, y), len(earlier.values)
     cold, warm = (lanczos(operator, k, TOL, which="LM", seed=1, start=start) for start in (None, earlier))
     return {
         "cold": cold.matvecs,
         "warm": warm.matvecs,
-        "length": float(step.norm()),
         "moved": float((earlier.values.abs() / cold.values.abs() - 1).abs().max()),
         "residual": max(residuals(net, x, y, Pairs(warm.values, warm.vectors, 0))),
     }

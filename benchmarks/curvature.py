@@ -90,8 +90,8 @@ def repeated(options: argparse.Namespace, case: str, images: int, solver: str, s
     return runs
 
 
-def measured(options: argparse.Namespace, case: str, images: int) -> tuple[Rows, list[str], dict[str, Any]]:
-    """Return all runs of a case, the libraries that are not installed, and the warm start."""
+def measured(options: argparse.Namespace, case: str, images: int) -> tuple[Rows, list[str], list[Any]]:
+    """Return all runs of a case, the libraries that are not installed, and the warm starts."""
     rows: Rows = {}
     missing = [name for name, solver in bench.SOLVERS.items() if not solver.installed]
     for name in [name for name in bench.SOLVERS if name not in missing]:
@@ -110,15 +110,16 @@ def measured(options: argparse.Namespace, case: str, images: int) -> tuple[Rows,
         if least:
             runs = repeated(options, case, images, "hessian-eigenthings", least)
             rows[f"hessian-eigenthings, {least} steps"] = runs
-    warm = run(case, images, options.pairs, "warm", 0, 0, options.fresh)
-    return rows, missing, {} if "error" in warm else warm
+    warm = run(case, images, options.pairs, "warm", len(bench.STEP_ENERGIES), 0, options.fresh)
+    return rows, missing, warm.get("steps", [])
 
 
 def inner(arguments: dict[str, Any]) -> dict[str, Any]:
     """Make one run in this process."""
     name, weights = arguments.pop("name"), Path(arguments.pop("weights"))
     if name == "warm":
-        return bench.warm_start(arguments["case"], arguments["images"], arguments["k"], weights)
+        steps = bench.warm_starts(arguments["case"], arguments["images"], arguments["k"], weights)
+        return {"steps": steps}
     return bench.measure(name, weights=weights, **arguments)
 
 

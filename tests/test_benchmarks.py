@@ -33,13 +33,14 @@ ROWS = {
     "hessian-eigenthings, default": [row(60.0, residual=0.1)],
     "hessian-eigenthings, 24 steps": [row(84.0)],
 }
-WARM = {"warm": 15, "cold": 20, "length": 0.01, "moved": 0.02, "residual": 5e-4}
+STEP = {"energy": 0.01, "warm": 15, "cold": 20, "length": 0.01, "moved": 0.02, "residual": 5e-4}
+WARM = [STEP | {"energy": 1e-4, "warm": 10}, STEP]
 
 
 def test_figures_leave_out_peers_that_fail() -> None:
     found = list(_eigenpairs_report.ratios(ROWS, WARM, 1e-3).values())
     assert found == pytest.approx([2.0, 0.8, 2.0, 0.75])  # against 84 gradients, not the 60 of a failed run
-    assert list(_eigenpairs_report.ratios({"lt_lib": ROWS["lt_lib"]}, None, 1e-3).values()) == [2.0]
+    assert list(_eigenpairs_report.ratios({"lt_lib": ROWS["lt_lib"]}, [], 1e-3).values()) == [2.0]
 
 
 def test_the_table_shows_failures_and_what_is_missing(tmp_path: Path) -> None:
@@ -50,6 +51,7 @@ def test_the_table_shows_failures_and_what_is_missing(tmp_path: Path) -> None:
     )
     assert "42.0 (40 to 44)" in text
     assert "| PyHessian | not installed |" in text
+    assert "| 0.01 | 0.01 | 2.0 % | 20 | 15 | 0.75 | 5.0e-04 |" in text
     if _eigenpairs_report.picture({"A case": ROWS}, 1e-3, tmp_path / "a.svg"):
         assert "fails" in (tmp_path / "a.svg").read_text()
 
