@@ -15,6 +15,7 @@ import yaml
 
 from lt_lib._home import places
 from pipeline.layout import ROOT, Layout
+from pipeline.settings import settings_read
 
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;#]+)", re.MULTILINE)
 
@@ -135,7 +136,7 @@ def _file_digest(path: Path, size: int, changed: int) -> str:
 
 
 def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict[str, str]) -> str:
-    """Key of an executed notebook: text, profile, data, results and code that it reads, versions installed.
+    """Key of an executed notebook: text, settings, data, results and code that it reads, versions installed.
 
     Args:
         text: the text notebook.
@@ -146,12 +147,14 @@ def notebook_key(text: Path, code: Sequence[str], layout: Layout, versions: dict
     names = imported_names(code)
     modules = library_modules(names)
     profile = layout.notebooks / "profiles" / f"{layout.profile}.yaml"
+    helpers = book_modules(names)
+    sources = [*code, *(path.read_text(encoding="utf-8") for path in helpers)]
     return digest(
         text.read_bytes(),
-        profile.read_bytes(),
+        settings_read(profile, text.stem, sources, [page.stem for page in layout.texts()]),
         data_digest(profile, text.stem, layout.root),
         _fingerprint_function()(modules) if modules else "",
-        files_digest(book_modules(names), ROOT),
+        files_digest(helpers, ROOT),
         files_digest(committed_results(code), ROOT),
         json.dumps(versions, sort_keys=True),
     )
