@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lt_lib.runs.single import run
     from lt_lib.runs.store import Store
     from lt_lib.runs.sweep import sweep
+    from lt_lib.runs.together import run_together
 
 __all__ = [
     "FORMAT",
@@ -40,6 +41,7 @@ __all__ = [
     "read_runs",
     "run",
     "run_many",
+    "run_together",
     "save_figure_data",
     "sweep",
 ]
@@ -59,6 +61,7 @@ _DEFINED = {
     "single": ("run",),
     "store": ("Store",),
     "sweep": ("sweep",),
+    "together": ("run_together",),
 }
 _HOME = {name: module for module, names in _DEFINED.items() for name in names}
 

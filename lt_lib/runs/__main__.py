@@ -1,38 +1,66 @@
-"""`python -m lt_lib.runs list | show | prune | verify`: look into the run store, and tidy it."""
+"""`python -m lt_lib.runs list | show | prune | verify | sweep`: look into the run store, tidy it, fill it."""
 
 import argparse
 import json
+import os
 import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lt_lib.runs.listing import run_keys, run_lines, store_root
+from lt_lib.runs.files import StoreError
+from lt_lib.runs.listing import FILES, run_keys, run_lines, store_root
+from lt_lib.runs.sweep_command import add_arguments, sweep_command
 
 if TYPE_CHECKING:  # what imports torch is imported where it is needed
     from lt_lib.runs.store import Store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; `prune --yes` alone changes the store.
+    """Run the command; `prune --yes` and `sweep` alone change the store.
 
     Returns:
-        0, or 1 when a run is damaged, unknown or not repeated to the bit, or the store cannot be used.
+        0; 1 when a run failed, is damaged, unknown or not repeated to the bit, or the store cannot be used;
+        2 for arguments that are none; 130 when interrupted.
     """
     options = _parser().parse_args(arguments)
-    root = store_root(options.store)
+    try:
+        status = _run(store_root(options.store), options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `list | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(_sentence(error))
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped. Finished runs are stored, the others go on from their last checkpoint: ask again.")
+        return 130
+    return status
+
+
+def _sentence(error: OSError) -> str:
+    if isinstance(error, StoreError) or error.filename is None:
+        return error.strerror or str(error)
+    return f"{error.filename} cannot be used ({error.strerror})."
+
+
+def _run(root: Path, options: argparse.Namespace) -> int:
     if root.exists() and not root.is_dir():
         print(f"The run store {root} is a file. Pass the folder that holds the runs.")
+        return 1
+    if options.store and not root.is_dir() and options.command is not sweep_command:
+        print(f"There is no run store at {root}. Check `--store`.")
         return 1
     return int(options.command(root, options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lt_lib.runs", description="Look into the run store.")
+    parser = argparse.ArgumentParser(prog="python -m lt_lib.runs", description="The run store.")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--store", help="folder of the store (default: LT_RUNS, or runs/ in the project)")
-    commands = parser.add_subparsers(required=True, metavar="list | show | prune | verify")
+    commands = parser.add_subparsers(required=True, metavar="list | show | prune | verify | sweep")
     command = commands.add_parser("list", parents=[common], help="one line a run; reads no weights")
     command.set_defaults(command=_list)
     command = commands.add_parser("show", parents=[common], help="all about the runs of a key")
@@ -45,42 +73,52 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_prune)
     command = commands.add_parser("verify", parents=[common], help="checksums, and runs trained once more")
     command.add_argument("keys", nargs="*", help="runs to train once more: keys or their first digits")
-    command.add_argument("--retrain", type=int, default=0, metavar="N", help="and N runs drawn at random")
+    command.add_argument("--retrain", type=_number, default=0, metavar="N", help="and N drawn at random")
     command.add_argument("--seed", type=int, default=0, help="of that draw")
     command.set_defaults(command=_verify)
+    command = commands.add_parser("sweep", parents=[common], help="train methods x imbalances x seeds")
+    add_arguments(command)
+    command.set_defaults(command=sweep_command)
     return parser
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0; found {text!r}")
+    return int(text)
 
 
 def _list(root: Path, options: argparse.Namespace) -> int:
     for key, line in run_lines(root):
-        print(f"{key}: {line}")
+        print(f"{key}: {_visible(line)}")
     return 0
+
+
+def _visible(text: str) -> str:
+    """Return the text on one line: names of files may hold line breaks and commands to the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _show(root: Path, options: argparse.Namespace) -> int:
     if not options.key:
         print(f"`show` needs a key. `python -m lt_lib.runs list` lists the {len(run_keys(root))} keys.")
         return 1
-    keys = _matching(root, [options.key])
-    if keys:
-        print(*(_page(root, key) for key in keys), sep="\n")
-    return 0 if keys else 1
+    pages = [_page(root, key) for key in _matching(root, [options.key])]
+    for _, page in pages:
+        print(page)
+    return 0 if pages and all(whole for whole, _ in pages) else 1
 
 
 def _prune(root: Path, options: argparse.Namespace) -> int:
-    from lt_lib.runs.files import StoreError
     from lt_lib.runs.prune import leftovers, remove
     from lt_lib.runs.store import Store
 
     store = Store(root)
-    try:
-        found = leftovers(store, options.stale, options.stems)
-        gone = remove(store, found) if options.yes else found
-    except StoreError as error:
-        print(error.strerror)
-        return 1
+    found = leftovers(store, options.stale, options.stems)
+    gone = remove(store, found) if options.yes else found
     for leftover in gone:
-        print(f"{leftover.path.relative_to(root)}: {leftover.reason}, {leftover.size / 1e6:.1f} MB")
+        name = _visible(str(leftover.path.relative_to(root)))
+        print(f"{name}: {leftover.reason}, {leftover.size / 1e6:.1f} MB")
     total = f"{len(gone)} leftovers, {sum(leftover.size for leftover in gone) / 1e6:.1f} MB, in {root}"
     print(f"{total} removed." if options.yes else f"{total}. Nothing was removed: `--yes` does that.")
     return 0
@@ -97,7 +135,7 @@ def _verify(root: Path, options: argparse.Namespace) -> int:
     whole = [key for key in names if key not in damaged]
     chosen = [key for key in _matching(root, options.keys) if key in whole]
     others = [key for key in whole if key not in chosen]
-    chosen += random.Random(options.seed).sample(others, min(max(options.retrain, 0), len(others)))
+    chosen += random.Random(options.seed).sample(others, min(options.retrain, len(others)))
     faithful = _repeated(store, chosen) if chosen else True
     missing = [name for name in options.keys if not any(key.startswith(name) for key in names)]
     return 0 if faithful and not damaged and not missing else 1
@@ -135,15 +173,14 @@ def _damage(store: "Store", key: str) -> str | None:
         return error.strerror
 
 
-def _page(root: Path, key: str) -> str:
+def _page(root: Path, key: str) -> tuple[bool, str]:
     from lt_lib.runs.store import Store
 
-    store = Store(root)
-    damage = _damage(store, key)
-    run = None if damage else store.get(key)
-    if run is None:
-        return f"{key}: damaged ({damage})"
-    return json.dumps([run.config.to_dict(), run.metrics, run.made], indent=1)
+    damage = _damage(Store(root), key)
+    if damage:
+        return False, f"{key}: damaged ({damage})"
+    stored, metrics = (json.loads((root / key / name).read_bytes()) for name in (FILES[0], FILES[2]))
+    return True, json.dumps([stored["config"], metrics, stored["made"]], indent=1)
 
 
 if __name__ == "__main__":

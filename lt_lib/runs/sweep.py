@@ -1,9 +1,8 @@
 """`sweep`: many runs on a Dask cluster, with the results of one process.
 
-`python -m lt_lib.runs.sweep` trains methods x imbalances x seeds under a profile, with a progress bar.
+`python -m lt_lib.runs sweep` trains methods x imbalances x seeds, with a progress bar (`sweep_command`).
 """
 
-import argparse
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,11 +15,9 @@ import torch
 
 from lt_lib.runs.cluster import ClusterError, Connection, connected
 from lt_lib.runs.config import RunConfig
-from lt_lib.runs.files import StoreError, explained
-from lt_lib.runs.from_profile import config_from_profile
+from lt_lib.runs.files import explained
 from lt_lib.runs.lock import locked
-from lt_lib.runs.many import Planned, Replies, Report, RunsFailed, collect, in_processes, requests_of
-from lt_lib.runs.methods import METHODS, method_config
+from lt_lib.runs.many import Planned, Replies, Report, collect, in_processes, requests_of
 from lt_lib.runs.remote import work
 from lt_lib.runs.results import Run
 from lt_lib.runs.store import Store
@@ -135,65 +132,7 @@ def _reply(future: Any) -> dict[str, Any]:
     return reply
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0, or 1 when runs failed or nothing could be started."""
-    options = _parser().parse_args(arguments)
-    try:
-        configs = _grid(options)
-        runs = _with_bar(configs, options)
-    except (ValueError, RunsFailed, ClusterError) as error:
-        print(error)
-        return 1
-    except StoreError as error:
-        print(error.strerror)
-        return 1
-    for run in runs:
-        print(f"{run.key}: {run.config.describe()}: balanced accuracy {run.metrics['test']['balanced']:.3f}")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lt_lib.runs.sweep", description="Train many runs.")
-    parser.add_argument("--profile", default="digits", help="a file in notebooks/profiles (default: digits)")
-    parser.add_argument("--methods", nargs="+", default=["CE"], metavar="NAME", help=", ".join(METHODS))
-    parser.add_argument("--imbalances", nargs="+", type=float, help="default: that of the profile")
-    parser.add_argument("--seeds", type=int, default=1, help="training seeds 0, 1, ... (default: 1)")
-    parser.add_argument("--workers", type=int, default=2, help="processes on this machine (default: 2)")
-    parser.add_argument("--scheduler", help="address of a Dask cluster to use instead, tcp://HOST:PORT")
-    parser.add_argument("--store", help="folder of the store (default: LT_RUNS, or runs/ in the project)")
-    return parser
-
-
-def _grid(options: argparse.Namespace) -> list[RunConfig]:
-    from lt_lib import profiles
-
-    seeds = int(check_number(options.seeds, "--seeds", 1, 1000, whole=True))
-    profile = profiles.load(options.profile)
-    bases = [
-        config_from_profile(profile, "ce", 0, imbalance=imbalance)
-        for imbalance in options.imbalances or [profile.imbalance]
-    ]
-    return [
-        method_config(base, method, seed)
-        for base in bases
-        for method in options.methods
-        for seed in range(seeds)
-    ]
-
-
-def _with_bar(configs: list[RunConfig], options: argparse.Namespace) -> list[Run]:
-    from tqdm import tqdm
-
-    with tqdm(total=len(configs), unit="run", smoothing=0) as bar:
-
-        def report(done: int, total: int, config: RunConfig) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        runs = sweep(configs, options.scheduler, Store(options.store), options.workers, report)
-        bar.update(bar.total - bar.n)  # what the store had already
-    return runs
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from lt_lib.runs.__main__ import main
+
+    sys.exit(main(["sweep", *sys.argv[1:]]))

@@ -1,4 +1,3 @@
-import itertools
 import logging
 import os
 import re
@@ -7,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import dask.config
@@ -21,8 +19,6 @@ from lt_lib import runs
 from lt_lib.runs import RunConfig, RunsFailed, Store, cluster, remote, run_many, sweep
 from lt_lib.runs.cluster import ClusterError, local_cluster
 from lt_lib.runs.stems import plan
-
-module = import_module("lt_lib.runs.sweep")  # `runs.sweep` is the function
 
 
 @pytest.fixture(scope="module")
@@ -211,30 +207,3 @@ def test_the_example_of_the_page_sweeps(client, tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(", loss")[0] for line in lines] == ["data digits, imbalance 5"] * 2
     compile(slurm, "how-to-run.md", "exec")
-
-
-def test_the_command_sweeps_methods_imbalances_and_seeds(tmp_path, monkeypatch, capsys):
-    asked = []
-
-    def pretend(configs, client, store, workers, progress):
-        asked.append((configs, client, store.root, workers))
-        progress(1, len(configs), configs[0])
-        raise RunsFailed([(configs[0], "it was tired")], len(configs))
-
-    monkeypatch.setattr(module, "sweep", pretend)
-    grid = ["--methods", "CE", "focal", "--imbalances", "5", "10", "--seeds", "2"]
-    assert module.main([*grid, "--store", str(tmp_path), "--scheduler", "tcp://127.0.0.1:1"]) == 1
-    shown = capsys.readouterr()
-    assert "1 of 8 runs failed" in shown.out
-    assert "it was tired" in shown.out
-    assert "1/8" in shown.err  # the progress bar
-    ((configs, *rest),) = asked
-    assert rest == ["tcp://127.0.0.1:1", tmp_path, 2]
-    found = {(c.loss["name"], c.data["imbalance"], c.seed) for c in configs}
-    assert found == set(itertools.product(("ce", "focal"), (5, 10), (0, 1)))
-    assert len(configs) == len(found)
-
-
-def test_the_command_says_what_it_does_not_know(capsys):
-    assert module.main(["--methods", "magic"]) == 1
-    assert "magic" in capsys.readouterr().out
