@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lt_lib._checks import check_choice, check_labels
-from lt_lib.curvature.guard import check_batch_norm, untouched, unwrapped
+from lt_lib.curvature.guard import buffers_kept, check_batch_norm, untouched, unwrapped
 from lt_lib.curvature.problem import select
 
 Params = str | Sequence[str] | None  # name patterns; None: what requires gradients
@@ -180,7 +180,7 @@ def evaluating(model: nn.Module, params: Params = None) -> Iterator[tuple[nn.Mod
     check_batch_norm(model)
     chosen = select(model, params)
     leaves = {name: p.detach().requires_grad_() for name, p in chosen.items()}
-    with untouched(model, next(iter(leaves.values())).device):
+    with buffers_kept(model), untouched(model, next(iter(leaves.values())).device):
         yield model, leaves
 
 

@@ -51,6 +51,25 @@ def _repeatable_kernels() -> Iterator[None]:
         cudnn.conv.fp32_precision, products.fp32_precision = before[2:]
 
 
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Run the block; afterwards every buffer of `model` is the tensor that it was, with the bits that it had.
+
+    For blocks that call the model itself, whose forward may count calls or keep running means.
+    """
+    places = [(module, n, b) for module in model.modules() for n, b in module._buffers.items()]
+    with torch.inference_mode(False), torch.no_grad():
+        copies = [None if b is None else b.detach().clone() for _, _, b in places]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (module, name, buffer), copy in zip(places, copies, strict=True):
+                module._buffers[name] = buffer
+                if buffer is not None and copy is not None:
+                    buffer.copy_(copy)
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the module inside a (distributed) data-parallel wrapper, or `model` itself."""
     wrappers = nn.DataParallel, nn.parallel.DistributedDataParallel

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -114,15 +115,17 @@ class SurgeryConfig:
         if isinstance(self.directions, str):
             check_choice(self.directions, KINDS, "directions")
         for name in ("eps", "radius", "minimum"):
-            if not 0 < getattr(self, name) < float("inf"):
+            value = getattr(self, name)
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not number or not 0 < value < float("inf"):
                 raise ValueError(
                     f"`{name}` must be positive and finite, since a step of length 0 changes nothing; found "
-                    f"{getattr(self, name)}."
+                    f"{value!r}."
                 )
         if self.minimum > self.radius:
             raise ValueError(f"`minimum` must be at most `radius` = {self.radius:g}; found {self.minimum:g}.")
-        if self.betas is not None and not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"`betas` must lie in 0..1, 1 excluded; found {self.betas}.")
+        if self.betas is not None and not _are_betas(self.betas):
+            raise ValueError(f"`betas` must be two numbers in 0..1, 1 excluded; found {self.betas!r}.")
 
     @classmethod
     def as_written(cls, classes: int, iterations: int = 10, **over: Any) -> "SurgeryConfig":
@@ -202,6 +205,11 @@ class SurgeryConfig:
     def kind(self) -> str:
         """What is moved along: a kind by name, such as "spikes", or "given" directions."""
         return self.directions if isinstance(self.directions, str) else "given"
+
+
+def _are_betas(betas: Any) -> bool:
+    pair = isinstance(betas, Sequence) and len(betas) == 2 and all(isinstance(b, Real) for b in betas)
+    return pair and all(0 <= beta < 1 for beta in betas)
 
 
 def _check_range(name: str, value: Any, low: float, high: float | None) -> None:

@@ -30,6 +30,7 @@ class HessianImages:
 
     def __post_init__(self) -> None:
         _check(self.images, self.labels, None, "Hessian images")
+        object.__setattr__(self, "labels", self.labels.to(torch.int64))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,6 +90,7 @@ class Calibration:
         if self.classes < 2:
             raise ValueError(f"`classes` must be at least 2; found {self.classes}.")
         _check(self.images, self.labels, self.classes, "calibration images")
+        object.__setattr__(self, "labels", self.labels.to(torch.int64))
         absent = (self.counts == 0).nonzero().flatten().tolist()
         if absent:
             raise ValueError(
@@ -137,7 +139,7 @@ class Calibration:
 
 
 def check_disjoint(hessian: Any, calibration: Any, test: Any = None) -> None:
-    """Refuse sets that share an image, pixel for pixel.
+    """Refuse sets that share an image, pixel for pixel (in float32, where a set has another precision).
 
     Args:
         hessian: `HessianImages`, `Calibration`, or images (n, ...).
@@ -149,7 +151,7 @@ def check_disjoint(hessian: Any, calibration: Any, test: Any = None) -> None:
     """
     sets = {"Hessian images": hessian, "calibration images": calibration, "test images": test}
     seen = {
-        name: set(digests(given if isinstance(given, Tensor) else given.images))
+        name: set(digests(_comparable(given if isinstance(given, Tensor) else given.images)))
         for name, given in sets.items()
         if given is not None
     }
@@ -171,8 +173,16 @@ def digests(images: Any) -> list[bytes]:
     for block in images.split(256):
         rows = block.detach().cpu().contiguous()
         head = f"{rows.dtype} {tuple(rows.shape[1:])};".encode()
-        found += [hashlib.sha256(head + row.numpy().tobytes()).digest()[:16] for row in rows]
+        raw = rows.reshape(len(rows), -1).view(torch.uint8).numpy()  # numpy has no bfloat16
+        found += [hashlib.sha256(head + row.tobytes()).digest()[:16] for row in raw]
     return found
+
+
+def _comparable(images: Any) -> Any:
+    """Return floats in float32, with one zero instead of two; anything else as it is."""
+    if isinstance(images, Tensor) and images.is_floating_point():
+        return images.detach().float() + 0.0
+    return images
 
 
 def _check(images: Tensor, labels: Tensor, classes: int | None, name: str) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lt_lib._checks import check_choice
 from lt_lib.curvature.eigenpairs import rayleigh_quotient
+from lt_lib.surgery.checks import check_arguments
 from lt_lib.surgery.compact import CompactBasis, OffSpan
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import Calibration, HessianImages
@@ -85,6 +86,7 @@ def deflated_operate(
             configuration gives directions of its own.
         RuntimeError: an eigenpair that is wanted is not certified.
     """
+    check_arguments(model, hessian, calibration, config, state)
     check_choice(scale, SCALES, "scale")
     for name, value in (("phases", phases), ("per_phase", per_phase)):
         if value < 1:

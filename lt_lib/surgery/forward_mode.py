@@ -64,7 +64,8 @@ def linear_logits(
         batch: images a pass.
 
     Raises:
-        ValueError: vectors of another length, or as `lt_lib.surgery.class_accuracy_at`.
+        ValueError: vectors of another length, a model that forward mode cannot run (one that writes its
+            buffers), or as `lt_lib.surgery.class_accuracy_at`.
     """
     evaluator = Evaluator(model, images, labels, classes, params, batch)
     return linearised(evaluator, vectors)
@@ -77,7 +78,13 @@ def linearised(evaluator: Evaluator, vectors: Tensor) -> LinearLogits:
     logits, changes = [], []
     with problem.surroundings(), torch.no_grad():
         for images in evaluator.parts(None):
-            blocks = [_products(problem, images, block) for block in vectors.split(TOGETHER)]
+            try:
+                blocks = [_products(problem, images, block) for block in vectors.split(TOGETHER)]
+            except RuntimeError as error:
+                raise ValueError(
+                    f"Forward-mode products of `model` fail: {str(error).splitlines()[0]} Take the "
+                    'method "screened", which calls the model as it is.'
+                ) from error
             logits.append(problem.outputs(problem.theta, images))
             changes.append(torch.cat(blocks))
     evaluator.spent += 2 * len(vectors) * len(evaluator)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lt_lib.surgery.acceptance import spread
 from lt_lib.surgery.amplitude import AmplitudeState, energy_radius
+from lt_lib.surgery.checks import check_arguments, check_model
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import Calibration, HessianImages
 from lt_lib.surgery.operation import Operation
@@ -22,8 +23,6 @@ from lt_lib.surgery.trace import Iteration
 from lt_lib.surgery.turn import (
     Attempt,
     attempt,
-    check_data,
-    check_logits,
     coefficients,
     control_of,
     entry,
@@ -78,9 +77,11 @@ def operate(
 
     Raises:
         ValueError: sets that overlap, a model in half precision or of another output than (n, C), accuracies
-            that leave nothing to lift, sensitivities that are not finite, or a state of another surgery.
+            that leave nothing to lift, sensitivities that are not finite, a state of another surgery, or a
+            `progress` that changes the weights.
         RuntimeError: an eigenpair that is wanted is not certified.
     """
+    check_arguments(model, hessian, calibration, config, state)
     return Loop(model, hessian, calibration, config, Spikes(config, calibration.classes), state).run(progress)
 
 
@@ -101,9 +102,8 @@ class Loop:
         spikes: Spikes,
         state: SurgeryState | None = None,
     ) -> None:
-        check_data(hessian, calibration)
         self.weights = Weights(model, config.params)
-        check_logits(model, calibration)
+        check_model(model, hessian, calibration)
         self.model, self.hessian, self.calibration = model, hessian, calibration
         self.config, self.spikes = config, spikes
         self.control = control_of(config)
@@ -134,6 +134,7 @@ class Loop:
                 if progress is not None and len(self.trace) > made:
                     total = self.config.iterations * self.spikes.phases
                     progress(Step(self.trace[-1], len(self.trace), total, self.state))
+                    self._check_unmoved()
         except BaseException:
             self.weights.put(self.first)
             raise
@@ -142,6 +143,13 @@ class Loop:
     def state(self) -> SurgeryState:
         """Return where surgery stands, to be saved and given to `operate` again."""
         return save(self)
+
+    def _check_unmoved(self) -> None:
+        if self.weights.digest() != self.trace[-1].weights:
+            raise ValueError(
+                "`progress` changed the weights of `model`, so that nothing measured on them holds any more. "
+                "Let it work on a copy (`copy.deepcopy(model)`)."
+            )
 
     def _turn(self) -> None:
         began = time.perf_counter()

@@ -51,7 +51,14 @@ class Operation:
         return digest_of(self._saved("first")), digest_of(self._saved("current"))
 
     def restore(self) -> None:
-        """Give the model the weights that it had before surgery, bit for bit, whatever became of it since."""
+        """Give the model the weights that it had before surgery, bit for bit.
+
+        Whatever its weights became since; parameters that were put in place of others under the same names
+        are written to, too.
+
+        Raises:
+            ValueError: a parameter is gone, has another shape, or a type that cannot hold the bits.
+        """
         self.weights.put(self._saved("first"))
 
     def redo(self) -> None:

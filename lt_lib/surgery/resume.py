@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lt_lib.surgery.loop import Loop
 
 FORMAT = 1
+_PARTS = ("config", "extra", "data", "at", "amplitude", "trace")
 _MAY_CHANGE = ("max_products", "max_memory", "unconverged")
 
 
@@ -47,7 +48,6 @@ def load(loop: "Loop", state: SurgeryState) -> None:
             "`state` belongs to other weights: the model has neither those from which its surgery began nor "
             "those that it reached. Load the model that surgery began with."
         )
-    loop.weights.put(current)
     # in the order of the parameters: a file has its own
     loop.first = {name: first[name].to(value) for name, value in loop.first.items()}
     loop.at, loop.trace = dict(record["at"]), [Iteration.from_dict(entry) for entry in record["trace"]]
@@ -59,6 +59,7 @@ def load(loop: "Loop", state: SurgeryState) -> None:
     if "found" in record:
         rest = {f.name: typed(f.type, record["found"][f.name], f.name) for f in _found_fields()}
         loop.found = Found(vectors=tensors["found"].to(home), **rest)
+    loop.weights.put(current)
 
 
 def identity(loop: "Loop") -> dict[str, Any]:
@@ -75,6 +76,9 @@ def _check_identity(loop: "Loop", record: dict[str, Any]) -> None:
         raise ValueError(
             f"`state` must be of format {FORMAT}; found {record.get('format')}. Start surgery afresh."
         )
+    lacking = [name for name in _PARTS if name not in record]
+    if lacking:
+        raise ValueError(f"`state` is not whole: its record lacks `{lacking[0]}`. Start surgery afresh.")
     mine = loop.identity
     for part, said in (("config", "settings"), ("extra", "settings"), ("data", "images")):
         saved = record[part]

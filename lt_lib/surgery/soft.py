@@ -131,6 +131,7 @@ def _one_class(
     total = torch.zeros(sum(leaf.numel() for leaf in leaves.values())).to(leaves[names[0]])
     for part in images.split(batch):
         logits = functional_call(network, leaves, (part,))
+        check_finite(logits.detach(), "the model's logits")
         value = (logits / temperature).softmax(1)[:, own].sum() / len(images)
         slopes = grad(value, list(leaves.values()), materialize_grads=True)
         total += torch.cat([slope.reshape(-1) for slope in slopes])

@@ -119,7 +119,12 @@ def certified_pairs(operator: Operator, count: int, config: SurgeryConfig, start
 
     Raises:
         RuntimeError: some are not and `unconverged` is "error", or none is; they are named.
+        ValueError: more pairs than parameters.
     """
+    if count > operator.size:
+        raise ValueError(
+            f"`spikes` must be at most {operator.size}, the number of chosen parameters; found {count}."
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnconvergedWarning)  # said below, with what follows from it
         pairs = lanczos(

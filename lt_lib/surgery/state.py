@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +21,9 @@ class SurgeryState:
 
 
 class Weights:
-    """The chosen parameters of a model, in the order of `named_parameters()`.
+    """The chosen parameters of a model by name, in the order of `named_parameters()`.
+
+    Each use looks them up anew, so that a layer or a parameter that was put in place of another is found.
 
     Args:
         model: any module; data-parallel wrappers are taken off.
@@ -30,7 +31,24 @@ class Weights:
     """
 
     def __init__(self, model: nn.Module, params: Any) -> None:
-        self.chosen = select(unwrapped(model), params)
+        self.model = unwrapped(model)
+        self.names = tuple(select(self.model, params))
+
+    @property
+    def chosen(self) -> dict[str, nn.Parameter]:
+        """The parameters that bear the names now.
+
+        Raises:
+            ValueError: one is there no more.
+        """
+        found = dict(self.model.named_parameters())
+        gone = [name for name in self.names if name not in found]
+        if gone:
+            raise ValueError(
+                f"The model no longer has the parameter `{gone[0]}`, which surgery moved. Bring it back to "
+                "the form in which surgery began."
+            )
+        return {name: found[name] for name in self.names}
 
     def copy(self) -> dict[str, Tensor]:
         """Return copies by name."""
@@ -40,9 +58,10 @@ class Weights:
         """Write `values` into the parameters, bit for bit.
 
         Raises:
-            ValueError: names or shapes differ.
+            ValueError: names or shapes differ, or the parameters now have a type that cannot hold the bits.
         """
-        shapes = {name: tuple(p.shape) for name, p in self.chosen.items()}
+        chosen = self.chosen
+        shapes = {name: tuple(p.shape) for name, p in chosen.items()}
         found = {name: tuple(value.shape) for name, value in values.items()}
         if shapes != found:
             apart = sorted(set(shapes.items()) ^ set(found.items()))[0]
@@ -50,8 +69,14 @@ class Weights:
                 f"The saved weights must be those of the chosen parameters; `{apart[0]}` {apart[1]} is "
                 "on one side only. Pass the model that surgery began with, and the same `params`."
             )
+        for name, p in chosen.items():
+            if torch.promote_types(p.dtype, values[name].dtype) != p.dtype:
+                raise ValueError(
+                    f"The saved weights are of {values[name].dtype}, which parameters of {p.dtype} cannot "
+                    f"hold to the bit (`{name}`). Convert the model back first."
+                )
         with torch.no_grad():
-            for name, p in self.chosen.items():
+            for name, p in chosen.items():
                 p.copy_(values[name])
 
     def add(self, offset: Tensor) -> None:
@@ -71,7 +96,8 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
     whole = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        whole.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # numpy has no bfloat16
+        whole.update(raw.numpy().data)
     return whole.hexdigest()
 
 

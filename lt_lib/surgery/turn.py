@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lt_lib.curvature.guard import untouched
 from lt_lib.surgery.acceptance import Verdict, judge
 from lt_lib.surgery.amplitude import FixedAmplitude, GammaDecay, SignalToNoise
 from lt_lib.surgery.coefficients import Coefficients, solve_coefficients
 from lt_lib.surgery.config import SurgeryConfig
-from lt_lib.surgery.data import Calibration, HessianImages, check_disjoint
+from lt_lib.surgery.data import Calibration
 from lt_lib.surgery.movement import class_accuracy_at
 from lt_lib.surgery.sensitivity import Sensitivity, measure_sensitivity
 from lt_lib.surgery.soft import energy_coefficients, soft_sensitivity
@@ -149,40 +148,3 @@ def entry(
         "accepted": tried.verdict.accepted,
         "reason": tried.verdict.reason,
     }
-
-
-def check_data(hessian: HessianImages, calibration: Calibration) -> None:
-    """Refuse anything but the two types, and sets that share an image.
-
-    Raises:
-        ValueError: either is the case.
-    """
-    for value, kind, name in (
-        (hessian, HessianImages, "hessian"),
-        (calibration, Calibration, "calibration"),
-    ):
-        if not isinstance(value, kind):
-            raise ValueError(
-                f"`{name}` must be a `{kind.__name__}`; found {type(value).__name__}. Build one from images "
-                "and labels, or from a split with `from_split`."
-            )
-    check_disjoint(hessian, calibration)
-
-
-def check_logits(model: nn.Module, calibration: Calibration) -> None:
-    """Refuse a model whose output for one calibration image is not a finite tensor (1, C).
-
-    Raises:
-        ValueError: that is so.
-    """
-    first = next(model.parameters())
-    with untouched(model, first.device), torch.no_grad():
-        outputs = model(calibration.images[:1].to(first))
-    if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, calibration.classes):
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(
-            f"`model` must map images to logits (n, {calibration.classes}), one tensor; for one image it "
-            f"returns {found}. Wrap it in a module that does."
-        )
-    if not bool(torch.isfinite(outputs).all()):
-        raise ValueError("`model` gives logits that are NaN or infinite. Look for weights that are.")
