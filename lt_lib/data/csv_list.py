@@ -1,8 +1,9 @@
 """A reader's own images by a list: a CSV file of paths and labels."""
 
 import math
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from posixpath import normpath
 
@@ -28,6 +29,8 @@ _OTHER_PARTS = {"training": "train", "testing": "test", **dict.fromkeys(("val", 
 _OTHER_PARTS |= dict.fromkeys(("validation", "dev", "calib"), "calibration")
 _ADVICE = "Write a header `path,label`, to which `group` and `split` may be added, and one row an image."
 _NO_LABEL = ("", "na", "n/a", "nan", "null", "none")  # in any case: what tables write for no entry
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CODE = re.compile(r"-?0\d+")
 
 Row = tuple[int, dict[str, str]]  # line number and cells
 
@@ -43,6 +46,7 @@ def load_csv(
 
     Paths start from the folder of the list and must not leave it. Labels are names, in any script; where each
     is a whole number (`3`, `3.0`, `-1`) they are taken as numbers and sorted as such, else in natural order.
+    Where one has a leading zero (`007`) all are names, so that no zero is lost.
     Images that share a `group` (a patient, a burst of a camera) never part in a split; an empty cell is a
     group of its own. `split` says `train`, `test` or `calibration` (`val`, `validation`, `dev` are read as
     `calibration`). Commas, semicolons and tabs are understood; other columns are left alone.
@@ -58,7 +62,8 @@ def load_csv(
     Raises:
         FileNotFoundError: there is no such list, or a file of it is absent.
         ValueError: a column is missing, a path leaves the folder or comes twice, a label is missing or a
-            fraction, a part is unknown, or a label has no training image; the line is named.
+            fraction, a cell has a line break in it (a quotation mark was not closed), a part is unknown, or
+            a label has no training image; the line is named.
     """
     return list_rows(file, root).source(size, memory_limit, damaged)
 
@@ -69,6 +74,7 @@ def list_rows(file: str | Path, root: str | Path | None = None) -> Listing:
     rows = read_table(path, COLUMNS, _ADVICE, OPTIONAL, _OTHER_COLUMNS, SPREADSHEET)
     if not rows:
         raise ValueError(f"`{path}` must list at least one image; found a header alone. {_ADVICE}")
+    _check_cells(path, rows)
     _check_paths(path, rows)
     labels = _labels(path, rows)
     order = _in_order(set(labels))
@@ -86,6 +92,16 @@ def list_rows(file: str | Path, root: str | Path | None = None) -> Listing:
     held = {part: files(part) for part in PARTS if part in parts}
     note = f"Images listed in `{path.name}`."
     return Listing(f"csv:{path.name}", path.parent, held, tuple(order), note)
+
+
+def _check_cells(path: Path, rows: Sequence[Row]) -> None:
+    for line, row in rows:
+        for column in (*COLUMNS, *OPTIONAL):
+            if column in row and _CONTROL.search(row[column]):
+                raise ValueError(
+                    f"Line {line} of `{path}` must hold one line of text as `{column}`; found "
+                    f"{row[column][:60]!r}. Close the quotation mark before it, or mend the row."
+                )
 
 
 def _check_paths(path: Path, rows: Sequence[Row]) -> None:
@@ -113,7 +129,7 @@ def _labels(path: Path, rows: Sequence[Row]) -> list[str]:
             )
     values = [_number(row["label"]) for _, row in rows]
     numbers = [value for value in values if value is not None]
-    if len(numbers) < len(rows):
+    if len(numbers) < len(rows) or _coded(row["label"] for _, row in rows):
         return [unicodedata.normalize("NFC", row["label"]) for _, row in rows]
     for (line, row), value in zip(rows, numbers, strict=True):
         if not value.is_integer():
@@ -132,8 +148,12 @@ def _number(label: str) -> float | None:
     return value if abs(value) < 2**53 else None  # also not a number, infinite
 
 
+def _coded(labels: Iterable[str]) -> bool:
+    return any(_CODE.fullmatch(label) for label in labels)
+
+
 def _in_order(labels: set[str]) -> list[str]:
-    if all(_number(label) is not None for label in labels):
+    if not _coded(labels) and all(_number(label) is not None for label in labels):
         return sorted(labels, key=int)
     return sorted(labels, key=natural)
 

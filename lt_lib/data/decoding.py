@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+# what cameras, scanners and browsers write. Pillow knows more: for EPS it starts Ghostscript, and some of the
+# rest have no mark of their own, so that any bytes may pass for them
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 # what Pillow's decoders raise on damaged bytes, besides OSError
 DAMAGE = (
@@ -15,6 +18,7 @@ DAMAGE = (
 )
 _ASPECT = 100  # longer side over shorter side, at most: resizing multiplies the longer one
 MAX_PIXELS = 2**26  # of one image, 8192 x 8192: decoded it takes 200 MB, and several are decoded at a time
+_ORIENTATION = 0x0112  # EXIF tag; 1 is upright
 
 
 def why_damaged(error: BaseException | None, size: int) -> str:
@@ -25,7 +29,26 @@ def why_damaged(error: BaseException | None, size: int) -> str:
         return "cannot identify image file"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"it has more than {MAX_PIXELS} pixels, 8192 x 8192: scale it down first"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # without the path that the system adds
     return str(error).rstrip(".")
+
+
+def opened(path: Path) -> Image.Image:
+    """Open an image file by its content, whatever its suffix is, as one of `FORMATS`; decodes nothing.
+
+    Raises:
+        OSError: it is none of them, or cannot be read.
+    """
+    return Image.open(path, formats=FORMATS)
+
+
+def is_turned(image: Image.Image) -> bool:
+    """Tell whether the EXIF data of a decoded image ask viewers to turn or mirror it."""
+    try:
+        return image.getexif().get(_ORIENTATION, 1) not in (0, 1)
+    except DAMAGE:
+        return False  # damaged EXIF data: the pixels are whole
 
 
 def is_gray(path: Path) -> bool:
@@ -35,7 +58,7 @@ def is_gray(path: Path) -> bool:
         ValueError: the file is no image; it is named.
     """
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             return image.mode in GRAY_MODES
     except DAMAGE as error:
         raise ValueError(

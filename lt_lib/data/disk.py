@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lt_lib._checks import check_choice
 from lt_lib.data.files import ImageFiles
+from lt_lib.data.names import readable
 from lt_lib.data.source import Part, Source
 
 MEMORY_LIMIT = 2**30  # bytes
@@ -111,7 +112,7 @@ def _check_whole(
         first = train[0].names[int(np.flatnonzero(np.asarray(train[1]) == c)[0])]
         raise ValueError(
             f"Class `{class_names[c]}` of `{name}` must have a training image that can be decoded; found "
-            f"none, the first file being `{first}`. Fetch its files again, or leave the class out."
+            f"none, the first file being `{readable(first)}`. Fetch its files again, or leave the class out."
         )
 
 
@@ -119,5 +120,5 @@ def _told(broken: Sequence[str]) -> str:
     if not broken:
         return ""
     rest = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
-    named = ", ".join(f"`{name}`" for name in broken[:3])
+    named = ", ".join(f"`{readable(name)}`" for name in broken[:3])
     return f"Left out, since no whole image can be decoded from it: {named}{rest}."

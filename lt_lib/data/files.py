@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from lt_lib.data.content import content_digests
-from lt_lib.data.decoding import DAMAGE, check_sides, converted, cropped, why_damaged
+from lt_lib.data.decoding import DAMAGE, check_sides, converted, cropped, is_turned, opened, why_damaged
+from lt_lib.data.names import readable
 
 BLOCK = 64  # files a task
 
@@ -27,7 +29,9 @@ class ImageFiles:
     antialiasing) and its centre S x S cropped, as torchvision's `Resize` and `CenterCrop` do. Of several
     frames the first counts; transparency is dropped, not blended; 16-bit grey levels are scaled to bytes,
     round(v / 257), and an image with levels that all lie below 256 is refused, since it holds bytes in a wide
-    type and would come out black; CMYK, palette and other colours become RGB; EXIF rotation is not applied.
+    type and would come out black; CMYK, palette and other colours become RGB. The rotation that EXIF data ask
+    for, as phones write it, is not applied, as in torchvision (Pillow itself turns TIFF): `inspect` counts
+    such images. A file is what its content is, whatever its suffix: one of `lt_lib.data.decoding.FORMATS`.
     An image whose sides are beyond 100 to 1, or of more than 2^26 pixels (8192 x 8192), is refused by its
     header, before it is decoded. Files are looked up at once, and opened when they are asked for.
 
@@ -39,7 +43,7 @@ class ImageFiles:
         shorter: length of the shorter side before the crop, at least `size`; None is `size`.
 
     Raises:
-        FileNotFoundError: a file is absent; the first one is named.
+        FileNotFoundError: a file is absent, or a folder or device; the first one is named.
         ValueError: a path leaves the folder, or a number is out of range.
     """
 
@@ -98,21 +102,23 @@ class ImageFiles:
         """
         return self._read(position)[0]
 
-    def look(self, position: int) -> tuple[Tensor, str, tuple[int, int]]:
-        """Return one image (ch, S, S) as it comes out, and the mode and the (width, height) of its file.
+    def look(self, position: int) -> tuple[Tensor, str, tuple[int, int], bool]:
+        """Return one image (ch, S, S) as it comes out; the mode and the (width, height) of its file, turned?
+
+        The last says whether viewers show it turned or mirrored, since its EXIF data ask for it.
 
         Raises:
             ValueError: the file is truncated, corrupt or no image; it is named.
         """
-        image, mode, sides = self._read(position)
-        return self._pixels(image), mode, sides
+        image, mode, sides, turned = self._read(position)
+        return self._pixels(image), mode, sides, turned
 
-    def _read(self, position: int) -> tuple[Image.Image, str, tuple[int, int]]:
+    def _read(self, position: int) -> tuple[Image.Image, str, tuple[int, int], bool]:
         name = self.names[position]
         try:
-            with Image.open(self.root / name) as image:
+            with opened(self.root / name) as image:
                 check_sides(image.size)
-                return converted(image, self.channels), image.mode, image.size
+                return converted(image, self.channels), image.mode, image.size, is_turned(image)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"`{name}` must lie in `{self.root}`; it was there before and is gone. Put it back."
@@ -120,8 +126,8 @@ class ImageFiles:
         except DAMAGE as error:
             reason = why_damaged(error, int(self.sizes[position]))
             raise ValueError(
-                f"`{name}` in `{self.root}` must be a whole image file; found one that cannot be decoded "
-                f"({reason}). Fetch the file again, or leave it out."
+                f"`{readable(name)}` in `{self.root}` must be a whole image file; found one that "
+                f"cannot be decoded ({reason}). Fetch the file again, or leave it out."
             ) from error
 
     def take(self, positions: Any) -> "ImageFiles":
@@ -217,13 +223,18 @@ def _sizes(root: Path, names: Sequence[str]) -> NDArray[np.int64]:
     for i, name in enumerate(names):
         check_inside(name, "`names`")
         try:
-            sizes[i] = (root / name).stat().st_size
+            found = (root / name).stat()
         except OSError:
+            absent.append(name)
+            continue
+        sizes[i] = found.st_size
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
             absent.append(name)
     if absent:
         raise FileNotFoundError(
-            f"`{root}` must hold the image `{absent[0]}`; it is absent ({len(absent)} of {len(names)} are). "
-            "Unpack the missing images there, or pass the folder that holds them as `root`."
+            f"`{root}` must hold the image `{readable(absent[0])}`; it is absent ({len(absent)} of "
+            f"{len(names)} are). Unpack the missing images there, or pass the folder that holds them as "
+            "`root`."
         )
     return sizes
 

@@ -1,5 +1,7 @@
 """What an inspection found, and the sentences that tell it."""
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lt_lib.data.counts import Imbalance
+from lt_lib.data.names import readable
 
 _NAMED = 3  # images or classes named in a sentence
 
@@ -40,6 +43,7 @@ class Inspection:
     sides: Mapping[tuple[int, int], int]  # images by (width, height), most frequent first
     modes: Mapping[str, int]  # images by mode of their file or type of their array, most frequent first
     examples: tuple[Tensor, ...]  # (C,) of (k, ch, S, S) uint8 or float32, k may be 0
+    turned: tuple[Picture, ...] = ()  # viewers show them turned or mirrored, by their EXIF data
 
     @property
     def conflicting(self) -> tuple[tuple[Picture, ...], ...]:
@@ -58,12 +62,25 @@ class Inspection:
         return tuple(int(c) for c in np.flatnonzero(total < 3))
 
     @property
+    def alike(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of class names that differ in case, blanks, forms of letters or leading zeros alone."""
+        groups: dict[str, list[str]] = {}
+        for name in self.class_names:
+            groups.setdefault(_skeleton(name), []).append(name)
+        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+    @property
     def findings(self) -> tuple[str, ...]:
         """What deserves a look, one sentence or two each: what was found, where, and the way out."""
-        return tuple(sentence for look in _LOOKS for sentence in look(self))
+        return tuple(readable(sentence) for look in _LOOKS for sentence in look(self))
 
     def __str__(self) -> str:
         return "\n".join([*_overview(self), *(f"- {sentence}" for sentence in self.findings)])
+
+
+def _skeleton(name: str) -> str:
+    bare = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return re.sub(r"(?<!\d)0+(?=\d)", "", bare)
 
 
 def _overview(found: Inspection) -> list[str]:
@@ -98,6 +115,24 @@ def _without_images(found: Inspection) -> Iterable[str]:
             yield f"No usable training image in {_classes(empty)}. Add images, or leave the class out."
         elif empty:
             yield f"No {part} image in {_classes(empty)}: its accuracy there is unknown."
+
+
+def _alike(found: Inspection) -> Iterable[str]:
+    if found.alike:
+        told = _listed([" and ".join(f"`{name}`" for name in group) for group in found.alike])
+        yield (
+            f"Class names that differ in case, blanks or leading zeros alone: {told}. If they mean the same "
+            "class, give it one name."
+        )
+
+
+def _turned(found: Inspection) -> Iterable[str]:
+    if found.turned:
+        named = _listed([f"`{one.name}`" for one in found.turned])
+        yield (
+            f"{_images(len(found.turned))} that viewers show turned or mirrored, by EXIF data that are not "
+            f"heeded here: {named}. Save them upright (`PIL.ImageOps.exif_transpose`) if that matters."
+        )
 
 
 def _conflicts(found: Inspection) -> Iterable[str]:
@@ -167,7 +202,19 @@ def _torn(found: Inspection) -> Iterable[str]:
 
 
 _LOOKS: tuple[Callable[[Inspection], Iterable[str]], ...] = (
-    *(_unusable, _without_images, _conflicts, _leaks, _copies, _constants, _small, _uneven_test, _torn),
+    *(
+        _unusable,
+        _without_images,
+        _alike,
+        _turned,
+        _conflicts,
+        _leaks,
+        _copies,
+        _constants,
+        _small,
+        _uneven_test,
+        _torn,
+    ),
 )
 
 

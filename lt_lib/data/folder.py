@@ -1,6 +1,5 @@
 """A reader's own images: one sub-folder a class."""
 
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from lt_lib._home import existing
 from lt_lib.data.listing import Files, Listing, natural
+from lt_lib.data.names import readable
 from lt_lib.data.source import Source
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -25,10 +25,11 @@ def load_folder(
     """Load a source from a folder with one sub-folder a class, or with two such trees, `train` and `test`.
 
     Classes and images are in natural order: by their names with runs of digits taken as numbers ("2" before
-    "10"), letters without regard to case. Names may be in any script. Hidden files are skipped; files that
-    are no images by their suffix are counted in the source's note. Where every image holds grey levels only
-    (by its header; a palette counts as colour) the images have one channel, else three. The shorter side is
-    resized to `size` and the centre cropped.
+    "10"), letters without regard to case. Names may be in any script (see
+    `lt_lib.data.names.readable`). Hidden files are skipped; files that are no images by their suffix, dead
+    links and devices are counted in the source's note, and live links are followed. Where every
+    image holds grey levels only (by its header; a palette counts as colour) the images have one channel,
+    else three. The shorter side is resized to `size` and the centre cropped.
 
     Args:
         folder: a relative path is taken from `root`, else from the current folder, else from the project's.
@@ -39,8 +40,8 @@ def load_folder(
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: a class has no image, a class folder holds folders, the test tree has a class of its own,
-            or a file is no whole image (named when it is read).
+        ValueError: a folder cannot be read, a class has no image, a class folder holds folders, the test
+            tree has a class of its own, or a file is no whole image (named when it is read).
     """
     return list_images(folder, root).source(size, memory_limit, damaged)
 
@@ -60,16 +61,22 @@ def list_images(folder: str | Path, root: str | Path | None = None) -> Listing:
     if paired:
         _check_test(base, classes, list(trees["test"]))
     return Listing(
-        f"folder:{base.name}",
+        f"folder:{readable(base.name)}",
         base,
         {part: _files(tree, classes) for part, tree in trees.items()},
-        tuple(unicodedata.normalize("NFC", name) for name in classes),
-        f"Images of `{base.name}`.{_told(ignored)}",
+        tuple(readable(name) for name in classes),
+        f"Images of `{readable(base.name)}`.{_told(ignored)}",
     )
 
 
 def _visible(folder: Path) -> list[Path]:
-    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    try:
+        entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    except OSError as error:
+        raise ValueError(
+            f"The folder `{folder}` must be readable; found that it is not ({error.strerror or error}). "
+            "Change its permissions, or leave it out."
+        ) from error
     return sorted(entries, key=lambda entry: natural(entry.name))
 
 
@@ -94,7 +101,7 @@ def _images(base: Path, folder: Path, ignored: list[str]) -> list[str]:
                 f"`{folder}` must hold the images of one class; found the folder `{entry.name}` in it. "
                 f"{_LAYOUT}"
             )
-        taken = images if entry.suffix.lower() in SUFFIXES else ignored
+        taken = images if entry.suffix.lower() in SUFFIXES and entry.is_file() else ignored
         taken.append(entry.relative_to(base).as_posix())
     if not images:
         raise ValueError(
@@ -124,4 +131,5 @@ def _told(ignored: Sequence[str]) -> str:
     if not ignored:
         return ""
     rest = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
-    return f" Left out: {', '.join(f'`{name}`' for name in ignored[:3])}{rest}, no images within a class."
+    named = ", ".join(f"`{readable(name)}`" for name in ignored[:3])
+    return f" Left out: {named}{rest}, no images within a class."

@@ -89,6 +89,7 @@ def inspect(
         dict(Counter(one.sides for _, _, one in whole).most_common()),
         dict(Counter(one.mode for _, _, one in whole).most_common()),
         _examples(materials[0], seen["train"], len(class_names), examples),
+        tuple(m.picture(i) for m, i, one in whole if one.turned),
     )
 
 

@@ -1,8 +1,6 @@
 """A reader's own images in one NumPy archive."""
 
 import math
-import zipfile
-import zlib
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -106,6 +104,13 @@ def _drop_not_finite(arrays: dict[str, Any], kind: str) -> dict[int, int]:
     bad = np.array([not np.isfinite(image).all() for image in images], dtype=bool)
     if not bad.any() or bad.all():
         return {}
+    lost = np.setdiff1d(labels[bad], labels[~bad])
+    if kind == "train" and len(lost):
+        raise ValueError(
+            f"Class {lost[0]} must have an image without NaN and infinite pixels in `{kind}_images`; found "
+            f"{int((labels == lost[0]).sum())} with them and none without. Mend its images, or leave the "
+            "class out and renumber the labels."
+        )
     arrays[f"{kind}_images"], arrays[f"{kind}_labels"] = images[~bad], labels[~bad]
     return dict(zip(np.flatnonzero(bad).tolist(), labels[bad].tolist(), strict=True))
 
@@ -120,25 +125,23 @@ def _arrays(path: Path) -> dict[str, Any]:
             _check_bomb(path, archive)
             # what is refused anyway is not read
             return {name: archive[name] if name in NPZ_KEYS else None for name in archive.files}
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        MemoryError,
-    ) as error:
-        pickled = "allow_pickle" in str(error) and "Object arrays" in str(error)
-        reason = (
-            "an array of Python objects" if pickled else f"none that can be read ({str(error).rstrip('.')})"
-        )
-        if str(error).startswith("an archive bomb"):
-            reason = str(error)
+    except Exception as error:  # zipfile, its four decoders and NumPy's parser each raise kinds of their own
+        reason = _why_unreadable(error)
         raise ValueError(
             f"`{path.name}` must be an `.npz` archive of plain arrays; found {reason}. Write it with "
             "`np.savez(file, train_images=..., train_labels=...)`, strings as `dtype=str`."
         ) from error
+
+
+def _why_unreadable(error: Exception) -> str:
+    text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    if text.startswith("an archive bomb"):
+        return text
+    if "Object arrays" in text:
+        return "an array of Python objects"
+    if "allow_pickle" in text:  # NumPy goes on to advise it
+        return "no archive at all, or pickled objects, which are never read"
+    return f"none that can be read ({text:.120})"
 
 
 def _check_bomb(path: Path, archive: Any) -> None:
@@ -167,6 +170,7 @@ def _check_keys(path: Path, names: list[str]) -> None:
     for name in names:
         if name not in NPZ_KEYS:
             other = _OTHER_NAMES.get(name.lower())
-            near = [other] if other else get_close_matches(name, NPZ_KEYS, n=1)
+            held = name.lower().startswith(("val", "dev"))  # close to `train` by its letters alone
+            near = [other] if other else [] if held else get_close_matches(name, NPZ_KEYS, n=1)
             hint = f"Did you mean `{near[0]}`?" if near else "Leave it out of the archive."
             raise ValueError(f"`{path.name}` may hold only {', '.join(NPZ_KEYS)}; found `{name}`. {hint}")

@@ -59,7 +59,8 @@ def partition(
     if tested is None:
         raise ValueError(
             f"`{source.name}` must have a class with two images that are neither copies nor of one group, to "
-            "learn from one and test on the other; found none. Add images."
+            "learn from one and test on the other (groups and copies with several labels are learned from); "
+            "found none. Add images, or make groups smaller."
         )
     learned = train.take(np.flatnonzero(place == 0))
     parts = Split(source.name, learned, held["calibration"], tested, source.class_names, "")

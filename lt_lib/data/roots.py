@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"`{path}` must be a text in UTF-8; found the byte {error.object[error.start]:#04x} at "
-            f"{error.start}. Fetch the file again."
+            f"{error.start}. Save it as UTF-8, or fetch the file again."
         ) from error
 
 

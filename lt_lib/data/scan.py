@@ -25,6 +25,7 @@ class Seen:
     sides: tuple[int, int]  # width and height of the file, or of the tensor
     constant: bool  # every pixel has one colour
     fault: str = ""  # why no pixels come out
+    turned: bool = False  # viewers show it turned, by its EXIF data
 
 
 def scan(images: Images, progress: Callable[[int], None] | None = None) -> list[Seen]:
@@ -67,9 +68,10 @@ def _blocks(images: Images) -> Iterator[list[Seen]]:
 
 
 def _look(images: Images, i: int) -> Seen:
+    turned = False
     if isinstance(images, ImageFiles):
         try:
-            pixels, mode, sides = images.look(i)
+            pixels, mode, sides, turned = images.look(i)
         except ValueError as error:
             return Seen(b"", "", (0, 0), False, why_damaged(error.__cause__, int(images.sizes[i])))
     else:
@@ -78,4 +80,4 @@ def _look(images: Images, i: int) -> Seen:
     values = np.ascontiguousarray(pixels.numpy())
     flat = values.reshape(len(values), -1)
     constant = bool((flat == flat[:, :1]).all())
-    return Seen(hashlib.blake2b(values.data, digest_size=16).digest(), mode, sides, constant)
+    return Seen(hashlib.blake2b(values.data, digest_size=16).digest(), mode, sides, constant, turned=turned)

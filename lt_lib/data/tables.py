@@ -1,5 +1,6 @@
 """Tables of comma-separated text with a header, read in full and checked row by row."""
 
+import contextlib
 import csv
 import io
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,7 @@ def read_table(
         ValueError: a column is missing or doubled, or a row has too many cells; the line is named.
     """
     text = read_text(path)
-    for delimiter in delimiters:
-        rows, header = _parsed(text, delimiter, path, advice)
-        if all(column in header for column in columns):
-            break
-    else:
-        rows, header = _parsed(text, delimiters[0], path, advice)
+    rows, header = _parsed(text, _delimiter(text, columns, delimiters), path, advice)
     _check_header(path, header, columns, advice, other_names or {})
     doubled = [column for column in (*columns, *optional) if header.count(column) > 1]
     if doubled:
@@ -54,13 +50,24 @@ def read_table(
     return table
 
 
+def _delimiter(text: str, columns: Sequence[str], delimiters: str) -> str:
+    for delimiter in delimiters:
+        with contextlib.suppress(csv.Error):  # told when the whole is read
+            header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+            if {cell.strip() for cell in header}.issuperset(columns):
+                return delimiter
+    return delimiters[0]
+
+
 def _parsed(
     text: str, delimiter: str, path: Path, advice: str
 ) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    # strict: a quotation mark that is never closed would swallow the rows after it
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        # blank lines are no rows
-        rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
+        stripped = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
+        # blank lines are no rows, nor are those of empty cells that spreadsheets write
+        rows = [(line, cells) for line, cells in stripped if any(cells)]
     except csv.Error as error:
         raise ValueError(
             f"Line {reader.line_num} of `{path}` cannot be read ({error}). {advice.removesuffix('.')}, or "

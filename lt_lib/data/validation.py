@@ -31,9 +31,11 @@ def pixels_from(images: Any, name: str) -> Tensor:
             "Reshape the array."
         )
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+        wide = array.dtype.kind in "iu" and array.max() > 255
+        way = "`(a // 257).astype(np.uint8)` if its values are 0..65535" if wide else "`.astype(np.uint8)`"
         raise ValueError(
-            f"`{name}` must be uint8 in 0..255 or floats in 0..1; found {array.dtype}. Convert it with "
-            "`.astype(np.uint8)` if its values are 0..255."
+            f"`{name}` must be uint8 in 0..255 or floats in 0..1; found {array.dtype}. Convert it with {way}"
+            f"{'' if wide else ' if its values are 0..255'}."
         )
     if array.dtype != np.uint8:
         with np.errstate(over="ignore"):  # a double too large for float32 becomes infinite and is refused
@@ -51,7 +53,7 @@ def labels_from(labels: Any, name: str) -> Tensor:
     array = np.asarray(labels)
     if array.ndim == 1 and len(array) and array.dtype.kind in "USf":
         raise ValueError(f"`{name}` must be one-dimensional whole numbers; {_what_labels(array, name)}")
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or len(array) == 0:
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) == 0:
         raise ValueError(
             f"`{name}` must be one-dimensional whole numbers and not empty; found shape {array.shape} of "
             f"{array.dtype}. Pass one class number an image, such as `{name}.ravel().astype(np.int64)`."

@@ -36,6 +36,7 @@ def test_a_list_of_paths_and_labels_is_a_source(tmp_path):
             ("3", "Class 1", "class 2", "class 10"),
         ),
         (["1.5", "b", "b", "b", "b", "b"], ("1.5", "b")),
+        (["010", "1", "01", "010", "2", "01"], ("01", "1", "2", "010")),  # codes: no zero is lost
     ],
 )
 def test_labels_may_be_names_or_numbers(tmp_path, labels, names):
@@ -71,7 +72,13 @@ def test_groups_come_from_the_column_group(tmp_path):
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_delimiters_marks_quotes_slashes_and_other_columns(tmp_path, delimiter):
     picture(tmp_path / "a, b" / "0.png")
-    lines = [["age", "path", "label"], ["3", '"a, b\\0.png"', "x"], ["4", "./images//1.png ", " y"], []]
+    lines = [
+        ["age", "path", "label"],
+        ["3", '"a, b\\0.png"', "x"],
+        ["4", "./images//1.png ", " y"],
+        [],
+        [" ", "", ""],
+    ]
     text = "\ufeff" + "\r\n".join(delimiter.join(cells) for cells in lines)
     source = load(listed(tmp_path, text), size=4, memory_limit=0)
     assert source.train.images.names == ("a, b/0.png", "images/1.png")
@@ -106,6 +113,9 @@ def test_delimiters_marks_quotes_slashes_and_other_columns(tmp_path, delimiter):
             "path,label,split\nimages/0.png,a,trian",
             "`split` in line 2 of .*found `trian`. Did you mean `train`",
         ),
+        ('path,label\nimages/0.png,"a\nimages/1.png,b', r"cannot be read \(unexpected end of data\)"),
+        ('path,label\nimages/0.png,"a\nimages/1.png,"', "must hold one line of text as `label`; found"),
+        ("path,label\nimages/0.png,a\0", r"Line 2 of .* as `label`; found 'a\\x00'"),
         ("path,label,split\nimages/0.png,a,test", "must list training images; found none, only test"),
         (
             "path,label,split\nimages/0.png,a,train\nimages/1.png,b,test",
@@ -128,7 +138,7 @@ def test_absent_files_are_named(tmp_path):
 def test_a_list_that_is_no_text_is_refused(tmp_path):
     name = listed(tmp_path, "")
     (tmp_path / "list.csv").write_bytes(b"path,label\nimages/0.png,caf\xe9\n")
-    with pytest.raises(ValueError, match="must be a text in UTF-8; found the byte 0xe9"):
+    with pytest.raises(ValueError, match=r"must be a text in UTF-8; found the byte 0xe9 .* Save it as UTF-8"):
         load(name)
     (tmp_path / "list.csv").write_text("path,label\n" + "x" * 200_000 + ",a\n")
     with pytest.raises(ValueError, match=r"Line 2 of .* cannot be read \(field larger than field limit"):

@@ -1,6 +1,7 @@
 """A reader's own folder of images: what is taken, in which order, and what is refused."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +72,24 @@ def test_hidden_files_are_skipped_and_others_are_told(tmp_path):
         in source.note
     )
     assert "Left out" not in load(f"folder:{tree(tmp_path / 'c', {'a': 1})}").note
+
+
+def test_dead_links_and_pipes_are_left_out_and_unreadable_folders_told(tmp_path, monkeypatch):
+    tree(tmp_path, {"a": 2, "b": 2})
+    for name in ("a/dead.png", "b/dead.png"):
+        (tmp_path / name).symlink_to("nowhere.png")
+    source = load(f"folder:{tmp_path}")
+    assert len(source.train) == 4
+    assert "Left out: `a/dead.png`, `b/dead.png`, no images within a class." in source.note
+
+    def refused(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(
+        ValueError, match=r"The folder `.*` must be readable; .*\(Permission denied\)\. Change"
+    ):
+        load(f"folder:{tmp_path}")
 
 
 def test_gray_files_alone_give_one_channel(tmp_path):

@@ -1,5 +1,6 @@
 """What a look at a reader's own data finds, against what was planted in it."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -161,6 +162,26 @@ def test_a_loaded_source_a_single_class_and_progress():
     with pytest.raises(ValueError, match=r"`digit_pairs` is composed when it is split; .* Inspect `digits`"):
         inspect("digit_pairs")
     assert inspect("digits", examples=1).counts["train"].sum() == 1797
+
+
+def test_names_that_hide_what_they_are_and_turned_images_are_told(tmp_path):
+    for i, name in enumerate(("Cat", "cat ", "dog", "01", "1", os.fsdecode(b"caf\xe9"), "a\nb")):
+        picture(tmp_path / "x" / name / f"{i}.png", seed=i)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    Image.effect_noise((9, 9), 50).convert("RGB").save(tmp_path / "x" / "dog" / "t\ru.jpg", exif=exif)
+    found = inspect(f"folder:{tmp_path / 'x'}", size=8)
+    assert found.alike == (("01", "1"), ("Cat", "cat "))
+    assert found.class_names == ("01", "1", "a\\nb", "caf\\xe9", "Cat", "cat ", "dog")
+    text = str(found)
+    assert "leading zeros alone: `01` and `1`, `Cat` and `cat `. If they mean" in text
+    assert (
+        "1 image that viewers show turned or mirrored, by EXIF data .*: `dog/t\\ru.jpg`".replace(
+            ".*", "that are not heeded here"
+        )
+        in text
+    )
+    assert text.encode()  # fit for any screen and file
 
 
 def test_examples_keep_to_their_memory(monkeypatch):

@@ -1,6 +1,7 @@
 """The `npz:` source: a reader's own archive, kept as it is or refused in one sentence."""
 
 import io
+import re
 import zipfile
 
 import numpy as np
@@ -141,6 +142,45 @@ def test_what_is_no_archive_is_refused(tmp_path, kind):
         load(name)
 
 
+def locked(content):
+    """The archive with the marks of encryption on every member."""
+    flags = bytearray(content)
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for found in re.finditer(re.escape(signature), content):
+            flags[found.start() + offset] |= 1
+    return bytes(flags)
+
+
+def test_archives_that_decoders_choke_on_are_one_sentence(tmp_path):
+    name, path = save(tmp_path), tmp_path / "my.npz"
+    path.write_bytes(locked(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"must be an .* found none that can be read \(.* is encrypted"):
+        load(name)
+    header = b"(" * 500 + b"\n"
+    for method, content, reason in (
+        (zipfile.ZIP_LZMA, None, "Corrupt input data"),
+        (zipfile.ZIP_STORED, b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header, ""),
+        (zipfile.ZIP_STORED, member((10**30, 0)), "too large"),
+    ):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("train_images.npy", content or bytes(range(256)) * 9)
+        if content is None:
+            damaged = bytearray(path.read_bytes())
+            damaged[60:90] = b"\xff" * 30
+            path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"must be an .* found none that can be read \(.*{reason}"):
+            load(name)
+
+
+def test_what_numpy_says_of_pickles_is_not_passed_on(tmp_path):
+    (tmp_path / "my.npz").write_bytes(b"label,image\n")
+    with pytest.raises(
+        ValueError, match="found no archive at all, or pickled objects, which are never"
+    ) as error:
+        load(f"npz:{tmp_path / 'my.npz'}")
+    assert "allow_pickle" not in str(error.value)
+
+
 @pytest.mark.parametrize("shape", [(2**30, 2**14, 2**14), (2**62, 8, 8)])
 def test_a_header_that_claims_more_than_memory_holds_is_refused(tmp_path, shape):
     name = save(tmp_path)
@@ -191,6 +231,9 @@ def test_images_with_nan_are_left_out_on_request(tmp_path):
     assert source.counts.tolist() == [4, 3, 3]
     assert source.train.index.tolist() == [0, 1, 2, 3, 4, 6, 8, 9, 10, 11]
     assert "2 train images left out: NaN or infinite pixels, the first in image 5." in source.note
+    images[2::3] = np.nan
+    with pytest.raises(ValueError, match=r"Class 2 must have an image without NaN .*; found 4 with them"):
+        load(save(tmp_path, train_images=images), damaged="leave out")
     with pytest.raises(ValueError, match="`damaged` must be one of leave out, refuse; found `skip`"):
         load(name, damaged="skip")
 
