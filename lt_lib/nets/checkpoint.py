@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 _WRAPPERS = ("module.", "_orig_mod.")  # of (Distributed)DataParallel and torch.compile
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")  # where trainers put it
+_AVERAGED = ("ema_state_dict", "state_dict_ema", "model_ema", "ema_model", "ema")
+_COUNT = "n_averaged"  # what `torch.optim.swa_utils.AveragedModel` counts beside its `module.`
 _COUNTER = "num_batches_tracked"  # of BatchNorm, absent from old checkpoints; it enters no logit
 _TENSORS = "Save its weights alone: `safetensors.torch.save_file(model.state_dict(), file)`."
 
@@ -23,9 +25,10 @@ def load_checkpoint(model: nn.Module, file: str | Path) -> nn.Module:
     """Put the weights of a checkpoint into `model`, in place, and return it; a refusal changes nothing.
 
     The file holds a state dict in safetensors or in torch's format, which is told from its first bytes; in
-    torch's it may stand under a trainer's usual names, such as `state_dict` or `model`. The prefixes of
-    DataParallel and `torch.compile` are taken off, and so is a prefix that all names of the file share and
-    none of the network has. Values are converted to the network's types; its modes stay.
+    torch's it may stand under a trainer's usual names, such as `state_dict` or `model`; averaged weights
+    (`ema`, `model_ema` and the like) are taken where no others are there. The prefixes of
+    DataParallel, `AveragedModel` and `torch.compile` are taken off, and so is a prefix that all names of the
+    file share and none of the network has. Values are converted to the network's types; its modes stay.
 
     Args:
         model: built with the sizes of the checkpoint, also its number of classes.
@@ -65,6 +68,8 @@ def _read(path: Path) -> Any:
         ) from error
     except Exception as error:  # torch and safetensors each raise kinds of their own on damage
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if "TorchScript" in reason:
+            reason = "a TorchScript archive, which holds code beside its weights"
         raise ValueError(
             f"The checkpoint `{path.name}` must be a whole file of safetensors or of `torch.save`; found one "
             f"that cannot be read ({reason:.120}). Fetch it again. {_TENSORS}"
@@ -75,20 +80,30 @@ def _state_dict(entries: Any, path: Path) -> dict[str, Tensor]:
     if isinstance(entries, Mapping):
         if entries and all(isinstance(value, Tensor) for value in entries.values()):
             return {str(name): value for name, value in entries.items()}
-        inner = next((name for name in _NESTED if isinstance(entries.get(name), Mapping)), None)
+        inner = next(
+            (name for name in (*_NESTED, *_AVERAGED) if isinstance(entries.get(name), Mapping)), None
+        )
         if inner is not None:
             return _state_dict(entries[inner], path)
-    found = (
-        f"entries {', '.join(map(str, list(entries)[:5]))}" if isinstance(entries, Mapping) else type(entries)
-    )
+    found = _unlike_weights(entries)
     raise ValueError(
         f"The checkpoint `{path.name}` must hold a state dict, names with tensors, by itself or under "
         f"{', '.join(_NESTED)}; found {found}. {_TENSORS}"
     )
 
 
+def _unlike_weights(entries: Any) -> str:
+    if not isinstance(entries, Mapping):
+        return f"one object of type {type(entries).__name__}"
+    odd = [name for name, value in entries.items() if not isinstance(value, Tensor)]
+    if 2 * len(odd) < len(entries):
+        return f"`{odd[0]}` of type {type(entries[odd[0]]).__name__} among the tensors"
+    return f"entries {', '.join(map(str, list(entries)[:5]))}" if entries else "no entries"
+
+
 def _aligned(found: dict[str, Tensor], expected: list[str]) -> dict[str, Tensor]:
     """Return the tensors by the network's names, where the two differ by a prefix only."""
+    found = {name: tensor for name, tensor in found.items() if name != _COUNT or name in expected}
     inner, outer = _prefix(found), _prefix(expected)
     bare = {name.removeprefix(inner): tensor for name, tensor in found.items()}
     wanted = {name.removeprefix(outer) for name in expected}
@@ -127,11 +142,14 @@ def _check_fit(found: dict[str, Tensor], own: Mapping[str, Tensor], path: Path, 
             "network as it was when the checkpoint was made, with as many classes and channels."
         )
     for name, value in found.items():
-        if value.is_floating_point() != own[name].is_floating_point():
+        plain = value.layout is torch.strided and not value.is_quantized and not value.is_meta
+        if value.is_floating_point() != own[name].is_floating_point() or not plain:
+            kind = "" if plain else " in a sparse, quantised or empty form"
             raise ValueError(
-                f"`{name}` of `{path.name}` must be like {own[name].dtype}; found {value.dtype}."
+                f"`{name}` of `{path.name}` must be a plain tensor like {own[name].dtype}; found "
+                f"{value.dtype}{kind}. Convert it, as in `value.to_dense().to({own[name].dtype})`."
             )
-        if not bool(torch.isfinite(value).all()):
+        if not bool(torch.isfinite(value.to(own[name].dtype)).all()):  # 1e300 is finite, but not in float32
             raise ValueError(
                 f"`{name}` of the checkpoint `{path.name}` must be finite; found NaN or infinite values, as "
                 "a training that diverged leaves. Take an earlier checkpoint."

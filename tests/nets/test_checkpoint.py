@@ -45,6 +45,23 @@ def test_weights_arrive_from_every_form(tmp_path, state, prefix, kind):
     assert loaded_as(state, load_checkpoint(small_net(), file))
 
 
+def test_averaged_weights_are_read(tmp_path, state):
+    model = small_net()
+    model.load_state_dict(state)
+    torch.save(torch.optim.swa_utils.AveragedModel(model).state_dict(), tmp_path / "swa.pt")
+    torch.save({"epoch": 3, "model_ema": state}, tmp_path / "ema.pt")
+    torch.save({"ema": small_net().state_dict(), "model": state}, tmp_path / "both.pt")
+    for name in ("swa.pt", "ema.pt", "both.pt"):
+        assert loaded_as(state, load_checkpoint(small_net(), tmp_path / name))
+
+
+def test_values_of_eight_bits_become_the_networks(tmp_path, state):
+    small = {n: v.to(torch.float8_e4m3fn) if v.is_floating_point() else v for n, v in state.items()}
+    safetensors.torch.save_file(small, tmp_path / "net.bin")
+    model = load_checkpoint(small_net(), tmp_path / "net.bin")
+    assert loaded_as({n: v.to(state[n].dtype) for n, v in small.items()}, model)
+
+
 def test_a_wrapped_network_takes_bare_names(tmp_path, state):
     torch.save(state, tmp_path / "net.pt")
     model = load_checkpoint(nn.DataParallel(small_net()), tmp_path / "net.pt")
@@ -88,7 +105,10 @@ def test_a_whole_pickled_network_is_refused(tmp_path):
         (lambda s: s.update({"head.w": torch.ones(1)}), r"unknown to the network \(`head.w` first\)"),
         (lambda s: s.update({"fc.bias": torch.ones(9)}), r"`fc.bias`: \(9,\) there, \(3,\) in the network"),
         (lambda s: s["fc.bias"].fill_(float("nan")), "must be finite"),
-        (lambda s: s.update({"fc.bias": torch.ones(3, dtype=torch.int8)}), "must be like torch.float32"),
+        (lambda s: s.update({"fc.bias": torch.ones(3, dtype=torch.int8)}), "plain tensor like torch.float32"),
+        (lambda s: s.update({"fc.weight": s["fc.weight"].to("meta")}), "found torch.float32 in a sparse, q"),
+        (lambda s: s.update({"fc.weight": torch.full((3, 16), 1e300, dtype=torch.float64)}), "be finite"),
+        (lambda s: s.update(epoch=3), "found `epoch` of type int among the tensors"),
         (lambda s: s.clear(), "must hold a state dict"),
     ],
 )
