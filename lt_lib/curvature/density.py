@@ -16,7 +16,14 @@ from torch import Tensor
 from lt_lib.collapse.etf import generator_of
 from lt_lib.curvature.basis import products
 from lt_lib.curvature.eigenpairs import Eigenpairs
-from lt_lib.curvature.operators import Operator, norm
+from lt_lib.curvature.operators import (
+    Operator,
+    asymmetry_allowed,
+    check_dtype,
+    check_symmetric,
+    image_of,
+    norm,
+)
 
 _LOG_WIDTH, _LINEAR_WIDTH = 0.1, 0.01  # decades; share of the range of the nodes
 
@@ -155,14 +162,17 @@ def spectral_density(
         SpectralDensity over `probes * steps` products (fewer if runs end early).
 
     Raises:
-        ValueError: fewer than two probes, steps outside 2..size (less the known ones), or a product that is
-            not finite.
+        ValueError: fewer than two probes, steps outside 2..size (less the known ones), half precision, known
+            pairs of another size, or products that are not finite or show that the operator is not symmetric.
         RuntimeError: a known pair has not converged.
     """
     if probes < 2:
         raise ValueError(f"`probes` must be at least 2; found {probes}. One probe has no error bar.")
+    check_dtype(operator.dtype, "operator.dtype")
     values, locked = _locked(operator, known)
     free = operator.size - len(values)
+    if free == 0:
+        raise ValueError("`known` holds every eigenpair: nothing is left to estimate. Leave some out.")
     fewest = min(2, free)  # one step would get the second moment, so the Frobenius norm, wrong
     if not fewest <= steps <= free:
         raise ValueError(f"`steps` must be {fewest}..{free}, the dimensions that are free; found {steps}.")
@@ -190,6 +200,10 @@ def _locked(operator: Operator, known: Eigenpairs | None) -> tuple[Tensor, Tenso
         empty = torch.empty(0, operator.size, dtype=operator.dtype, device=operator.device)
         return torch.empty(0, dtype=torch.float64), empty
     known.require_converged()
+    if known.vectors.shape[1] != operator.size:
+        raise ValueError(
+            f"`known` has vectors of size {known.vectors.shape[1]}, `operator` has {operator.size}."
+        )
     vectors = known.vectors.to(dtype=operator.dtype, device=operator.device)
     return known.values.to("cpu", torch.float64), vectors
 
@@ -199,17 +213,17 @@ def _quadrature(operator: Operator, start: Tensor, steps: int, locked: Tensor) -
     basis = torch.empty(steps, operator.size, dtype=operator.dtype, device=operator.device)
     start = _orthogonal(start.to(basis), locked)
     basis[0] = start / norm(start)
-    diagonal, off = [], []
+    diagonal: list[float] = []
+    off: list[float] = []
+    largest = 0.0
     resolution = operator.size**0.5 * torch.finfo(operator.dtype).eps
     for step in range(steps):
-        image = operator.matvec(basis[step])
-        if not bool(torch.isfinite(image).all()):
-            raise ValueError(
-                f"`operator` gave NaN or infinite entries in product {step + 1}. "
-                "Check the loss at these weights."
-            )
+        image, scale = image_of(operator, basis[step], step + 1)
+        largest = max(largest, scale)
         diagonal.append(float(products(basis[step : step + 1], image)))
-        scale = norm(image)
+        if step:
+            apart = abs(float(products(basis[step - 1 : step], image)) - off[-1])
+            check_symmetric(apart, largest, asymmetry_allowed(operator.dtype), step + 1)
         image = _orthogonal(image, locked, basis[: step + 1])
         beta = norm(image)
         if step + 1 == steps or beta <= 10 * resolution * max(scale, max(map(abs, diagonal))):

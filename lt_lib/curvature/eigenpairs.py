@@ -112,7 +112,7 @@ def as_start(start: Any, size: int) -> Tensor:
     """Return a start vector (P,) from one, or from earlier pairs or rows (j, P): the sum of the unit rows.
 
     Raises:
-        ValueError: another shape, not finite, or zero.
+        ValueError: another shape, not finite, zero, or rows whose sum is zero.
     """
     rows = start.vectors if isinstance(start, Eigenpairs) else start
     if not isinstance(rows, Tensor) or rows.ndim not in (1, 2) or rows.shape[-1] != size or rows.numel() == 0:
@@ -121,7 +121,11 @@ def as_start(start: Any, size: int) -> Tensor:
             f"`start` must be a vector ({size},), rows (j, {size}) or earlier Eigenpairs; found {found}."
         )
     rows = rows.detach().reshape(-1, size)
+    rows = rows if rows.is_floating_point() else rows.double()
     lengths = norms(rows)
     if not bool(torch.isfinite(lengths).all()) or bool((lengths == 0).any()):
         raise ValueError("`start` must be finite and not zero. None starts from a random vector.")
-    return (1 / lengths).to(rows) @ rows
+    total = (1 / lengths).to(rows) @ rows
+    if norm(total) < 1e-6:
+        raise ValueError("The rows of `start` cancel: their sum is zero. Leave out those that repeat others.")
+    return total

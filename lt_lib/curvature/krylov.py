@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lt_lib._checks import check_finite
 from lt_lib.curvature.basis import Basis
-from lt_lib.curvature.operators import Operator, norm
+from lt_lib.curvature.operators import Operator, asymmetry_allowed, check_symmetric, image_of, norm
 from lt_lib.curvature.ritz import floor_of
 
 
@@ -29,6 +28,9 @@ class Krylov:
         self.outside = torch.zeros(0, dtype=torch.float64)  # (m,) norms of the rows of R
         self.beta, self.scale = 0.0, 0.0  # scale: largest ||A q|| seen
         self._next: Tensor | None = None  # unit vector orthogonal to the basis; None: draw one
+        # (m,) what <A q_j, next> is, so <q_j, A next> must be; None: not known
+        self._coupling: Tensor | None = torch.zeros(0, dtype=torch.float64)
+        self._slack = max(asymmetry_allowed(operator.dtype), 8 * torch.finfo(dtype).eps)
 
     @property
     def floor(self) -> float:
@@ -55,17 +57,15 @@ class Krylov:
         """Add the next vector to the basis, multiply it, and find the one after.
 
         Raises:
-            ValueError: the product is not finite.
+            ValueError: the product is not finite or of another shape, or shows that A is not symmetric.
         """
         q = self.basis.append(self._next if self._next is not None else self._draw())
-        w = self.operator.matvec(q)
         self.products += 1
-        length = norm(w)
-        if not length < float("inf"):
-            check_finite(w, f"product {self.products} of `operator`")
+        w, length = image_of(self.operator, q, self.products)
         self.scale = max(self.scale, length)
         w = w.clone() if w.data_ptr() == q.data_ptr() else w
         w, c = self._orthogonalise(w)
+        self._check_symmetry(c[:-1])
         self._extend(c)
         beta = norm(w)
         invariant = beta <= self.floor * self.scale or self.full
@@ -73,6 +73,8 @@ class Krylov:
             self.outside[-1] = beta
         self.beta = 0.0 if invariant else beta
         self._next = None if invariant else w.div_(beta)
+        self._coupling = torch.zeros(len(c), dtype=torch.float64)
+        self._coupling[-1] = self.beta
 
     def compress(self, weights: Tensor, values: Tensor, errors: Tensor | None = None) -> None:
         """Keep the combinations `weights` (m, p) with Ritz values (p,): a thick restart, from `_next`.
@@ -85,6 +87,8 @@ class Krylov:
         outside = self.outside @ weights.abs() if errors is None else errors.clone()
         self.basis.rotate(weights)
         self.t, self.outside = torch.diag(values), outside
+        if self._coupling is not None:
+            self._coupling = self._coupling @ weights if errors is None else torch.zeros(len(values)).double()
         if errors is not None:
             self.beta, self._next = 0.0, None
 
@@ -92,12 +96,10 @@ class Krylov:
         """Return everything needed to go on, as tensors; without `copy` the basis is views."""
         pending = self._next if self._next is not None else torch.empty(0, dtype=self.operator.dtype)
         numbers = torch.tensor([self.beta, self.scale, self.draws, self.products], dtype=torch.float64)
-        return self.basis.blocks(copy) | {
-            "next": pending.clone(),
-            "t": self.t.clone(),
-            "outside": self.outside.clone(),
-            "krylov": numbers,
-        }
+        state = self.basis.blocks(copy) | {"t": self.t.clone(), "outside": self.outside.clone()}
+        if self._coupling is not None:
+            state["coupling"] = self._coupling.clone()
+        return state | {"next": pending.clone(), "krylov": numbers}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take up a state."""
@@ -108,6 +110,14 @@ class Krylov:
         self.t, self.outside = state["t"].clone(), state["outside"].clone()
         self.beta, self.scale, draws, products = state["krylov"].tolist()
         self.draws, self.products = int(draws), int(products)
+        self._coupling = state["coupling"].clone() if "coupling" in state else None
+
+    def _check_symmetry(self, c: Tensor) -> None:
+        """Refuse an operator with <q_j, A q> far from <A q_j, q>."""
+        if self._coupling is None or len(c) == 0:
+            return
+        apart = float(((c - self._coupling).abs() - self.outside).max())
+        check_symmetric(apart, self.scale, self._slack, self.products)
 
     def _draw(self) -> Tensor:
         """Return a random unit vector orthogonal to the basis."""

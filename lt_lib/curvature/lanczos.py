@@ -73,9 +73,11 @@ def lanczos(
 
     Raises:
         ValueError: an argument is out of range, the operator is of half precision or gives NaN, the memory
-            does not hold k + 2 vectors, or `resume` is of another problem.
+            does not hold k + 2 vectors, products show that the operator is not symmetric, or `resume` is of
+            another problem (another operator of the same size shows at the next product; the state of a run
+            that had ended takes none and is not checked).
     """
-    _check(operator, k, tol, which, max_products)
+    _check(operator, k, tol, which, seed, max_products, basis_dtype)
     dtype = basis_dtype or operator.dtype
     rows = _capacity(operator, k, max_memory, dtype)
     device = torch.device(basis_device) if basis_device is not None else operator.device
@@ -111,9 +113,20 @@ def _collect(search: Search) -> Eigenpairs:
     )
 
 
-def _check(operator: Operator, k: int, tol: float, which: str, max_products: int | None) -> None:
+def _check(
+    operator: Operator,
+    k: int,
+    tol: float,
+    which: str,
+    seed: int,
+    max_products: int | None,
+    basis_dtype: torch.dtype | None,
+) -> None:
     check_choice(which, WHICH, "which")
     check_dtype(operator.dtype, "operator.dtype")
+    for name, value in {"k": k, "seed": seed}.items():
+        if not hasattr(value, "__index__"):
+            raise ValueError(f"`{name}` must be a whole number; found {value!r}.")
     if not 1 <= k <= operator.size:
         raise ValueError(f"`k` must be 1..{operator.size}, the operator's size; found {k}.")
     if not 0 < tol < 1:
@@ -123,7 +136,9 @@ def _check(operator: Operator, k: int, tol: float, which: str, max_products: int
             f"`tol` must be at least {FLOAT32_TOL:g} in float32, whose products are exact to about 5e-5 of a "
             f"spike; found {tol:g}. Convert the model to float64 for more digits."
         )
-    if max_products is not None and max_products < k:
+    if basis_dtype is not None and not basis_dtype.is_floating_point:
+        raise ValueError(f"`basis_dtype` must be a dtype of real numbers; found {basis_dtype}.")
+    if max_products is not None and not max_products >= k:
         raise ValueError(f"`max_products` must be at least `k` = {k}; found {max_products}.")
 
 
@@ -131,7 +146,7 @@ def _capacity(operator: Operator, k: int, memory: int, dtype: torch.dtype) -> in
     """Return how many rows the basis may have: what restarts want, or what the memory holds."""
     wanted = min(operator.size, max(4 * k, k + 64))
     each = operator.size * dtype.itemsize
-    rows = min(wanted, memory // each)
+    rows = int(min(wanted, memory // each))
     if rows < min(operator.size, k + 2):
         raise ValueError(
             f"`max_memory` of {memory / 2**30:.3g} GiB holds {rows} vectors of {each / 2**20:.3g} MiB, but "

@@ -187,6 +187,58 @@ def norms(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).cpu()
 
 
+def image_of(operator: Operator, v: Tensor, number: int) -> tuple[Tensor, float]:
+    """Return A v like v, detached, and its length; `number` counts the products, for messages.
+
+    Raises:
+        ValueError: it is no real vector of v's shape, or has entries or a length that float64 cannot square.
+    """
+    w = operator.matvec(v)
+    if not isinstance(w, Tensor) or w.shape != v.shape or w.is_complex():
+        found = f"{w.dtype} of shape {tuple(w.shape)}" if isinstance(w, Tensor) else type(w).__name__
+        raise ValueError(
+            f"`operator.matvec` must return a real tensor of shape {tuple(v.shape)}, as it was given; found "
+            f"{found}."
+        )
+    w = w.detach().to(v)
+    length = norm(w)
+    if not 1e-140 < length < 1e140 and bool((w != 0).any()):
+        bad = int((~torch.isfinite(w)).sum())
+        if bad:
+            raise ValueError(
+                f"Products of `operator` must be finite; number {number} has {bad} NaN or infinite entries. "
+                "Check the loss at these weights and images."
+            )
+        raise ValueError(
+            f"Products of `operator` must have lengths that float64 can square, 1e-140 to 1e140; number "
+            f"{number} has {length:.1e}. Rescale the operator, as in `operator * 1e100`."
+        )
+    return w, length
+
+
+def asymmetry_allowed(dtype: torch.dtype) -> float:
+    """Return what <q, A r> - <A q, r> may be, in lengths |A q|, before an operator counts as not symmetric.
+
+    Well above rounding (1e-4 in float32 at a kink of ReLU), well below what would spoil eigenvalues unseen.
+    """
+    return 1e-3 if dtype == torch.float64 else 1e-2
+
+
+def check_symmetric(apart: float, scale: float, allowed: float, number: int) -> None:
+    """Refuse an operator whose <q, A r> and <A q, r> are `apart` in product `number`, with |A q| <= `scale`.
+
+    Raises:
+        ValueError: more than `allowed` in units of `scale`; nothing that a solver says would hold then.
+    """
+    if apart > allowed * scale:
+        raise ValueError(
+            f"`operator` must be symmetric and the same at every product; in product {number} <q, A r> and "
+            f"<A q, r> of unit vectors differ by {apart:.1e}, with |A q| up to {scale:.1e}. Causes: noise in "
+            "the model (Dropout called as a function), a matrix that is not symmetric, `resume` from a run "
+            "of another operator."
+        )
+
+
 def check_dtype(dtype: torch.dtype, name: str) -> None:
     """Refuse other dtypes than float32 and float64.
 

@@ -153,7 +153,8 @@ class Search:
         Raises:
             ValueError: it is of another problem.
         """
-        size = state["basis.0"].shape[1] if "basis.0" in state and "search" in state else None
+        needed = {"basis.0", "next", "t", "outside", "krylov", "checked", "search"}
+        size = state["basis.0"].shape[1] if needed <= set(state) else None
         if size != self.krylov.operator.size or int(state["search"][2]) != self.k:
             raise ValueError(
                 f"`resume` must be the state of a run for `k` = {self.k} with vectors of size "
