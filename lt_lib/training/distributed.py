@@ -21,6 +21,7 @@ from lt_lib.training.evaluate import Predictions, evaluate
 from lt_lib.training.pixels import Images
 
 BATCH_NORMS = ("global", "local")
+_LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
@@ -38,9 +39,11 @@ def processes(
             if team.first:
                 safetensors.torch.save_model(model, "model.safetensors")
 
-    Where all processes are on this machine, gloo is bound to the loopback interface, unless the variable
-    `GLOO_SOCKET_IFNAME` says otherwise. Random layers (dropout) draw in each process for its own rows, so
-    that networks with them are not those of one process.
+    Where all processes are on this machine they meet and talk on the loopback interface alone, unless the
+    variables `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` name another. torchrun's own meeting place listens
+    on every interface; with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and `--rdzv-conf=store_type=file` there is
+    none. Random layers (dropout) draw in each process for its own rows, so that networks with them are not
+    those of one process.
 
     Args:
         batch_norm: "global": mean and variance over the rows of all processes, as one process has them;
@@ -57,11 +60,11 @@ def processes(
     if size == 1 or not current().alone:
         yield current()
         return
-    rank = int(os.environ["RANK"])
+    rank, patience = int(os.environ["RANK"]), timedelta(seconds=timeout)
     with _loopback(size):
-        dist.init_process_group(
-            _backend(), init_method, timedelta(seconds=timeout), world_size=size, rank=rank
-        )
+        store = _own_store(rank, size, patience) if init_method == "env://" else None
+        where = {"init_method": init_method} if store is None else {"store": store}
+        dist.init_process_group(_backend(), timeout=patience, world_size=size, rank=rank, **where)
     try:
         with together(Processes(rank, size, batch_norm)) as team:
             yield team
@@ -128,17 +131,35 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl"
 
 
+def _all_here(size: int) -> bool:
+    """Say whether all processes are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == size
+
+
 @contextmanager
 def _loopback(size: int) -> Iterator[None]:
-    """Bind gloo to the loopback interface where all processes are on this machine."""
-    name = "GLOO_SOCKET_IFNAME"
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == size
+    """Bind gloo and NCCL to the loopback interface where all processes are on this machine."""
     found = [interface for _, interface in socket.if_nameindex() if interface.startswith("lo")]
-    if name in os.environ or not here or not found:
-        yield
-        return
-    os.environ[name] = found[0]
+    names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ]
+    if not (_all_here(size) and found):
+        names = []
+    os.environ.update(dict.fromkeys(names, found[0] if found else ""))
     try:
         yield
     finally:
-        del os.environ[name]
+        for name in names:
+            del os.environ[name]
+
+
+def _own_store(rank: int, size: int, timeout: timedelta) -> dist.Store | None:
+    """Return a meeting place on the loopback interface; None: the environment's own is to be used.
+
+    PyTorch's own listens on every interface, unless it is given a socket.
+    """
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun listens already
+    if agent or os.name == "nt" or not _all_here(size) or "MASTER_PORT" not in os.environ:
+        return None
+    port, listening = int(os.environ["MASTER_PORT"]), None
+    if rank == 0:
+        listening = socket.create_server((_LOOPBACK, port)).detach()  # the store closes it
+    return dist.TCPStore(_LOOPBACK, port, size, rank == 0, timeout, master_listen_fd=listening)

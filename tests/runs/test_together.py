@@ -14,11 +14,15 @@ import pytest
 from small_runs import bits, small_config
 
 from lt_lib._processes import Processes, together
-from lt_lib.runs import Store, run
-from lt_lib.runs.together import run_together
+from lt_lib.runs import Store, run, run_together
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "how-to-run.md"
 (EXAMPLE,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+((SETTINGS, OPTIONS),) = re.findall(
+    r"```bash\n(OMP_NUM_THREADS=.*?) \.venv/bin/torchrun (.*?) together\.py\n```",
+    PAGE.read_text(encoding="utf-8"),
+    re.DOTALL,
+)
 # notes who writes what, before the example runs
 NOTING = """
 import os
@@ -33,15 +37,23 @@ def noted(name, what):
 noted("save_checkpoint", lambda made: str(made.state.epoch))
 noted("put", lambda made: "run")
 """
+# at its end, who listens: this process and torchrun
+LISTENING = """
+    import psutil
+    found = [s for pid in (os.getpid(), os.getppid()) for s in psutil.Process(pid).net_connections()]
+    with open(f"{os.environ['LT_RUNS']}.ports.{os.environ['RANK']}", "w") as file:
+        file.write(" ".join(s.laddr.ip for s in found if s.status == "LISTEN"))
+"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torchrun")
     script = folder / "together.py"
-    script.write_text(NOTING + EXAMPLE + "    run_together(config)  # the store answers\n")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "LT_RUNS": str(folder / "runs")}
+    script.write_text(NOTING + EXAMPLE + "    run_together(config)  # the store answers\n" + LISTENING)
+    command = ["-m", "torch.distributed.run", *OPTIONS.replace("\\", "").split(), str(script)]
+    environment = {"CUDA_VISIBLE_DEVICES": "", "LT_RUNS": str(folder / "runs")}
+    environment |= dict(setting.split("=") for setting in SETTINGS.split())
     done = subprocess.run(
         [sys.executable, *command],
         env={**os.environ, **environment},
@@ -76,6 +88,12 @@ def test_the_first_process_writes_once_and_the_second_never(folder):
     store = Store(folder / "runs")
     (key,) = store.keys()
     assert store.damage(key) is None
+
+
+def test_no_port_is_open_to_other_machines(folder):
+    listening = [(folder / f"runs.ports.{rank}").read_text().split() for rank in range(2)]
+    assert len(listening[0]) >= 2  # where they meet, and gloo
+    assert {*listening[0], *listening[1]} == {"127.0.0.1"}
 
 
 def test_alone_it_is_the_run(tmp_path):
