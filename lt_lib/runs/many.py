@@ -3,10 +3,11 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -241,10 +242,27 @@ def _spawn(
     path = os.pathsep.join([code, *filter(None, [os.environ.get("PYTHONPATH")])])
     threading_variables = dict.fromkeys(_THREAD_VARIABLES, str(threads))
     surroundings = {**os.environ, **threading_variables, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        env=surroundings if environment is None else {**surroundings, **environment},
-    )
+    with _deaf_to_interrupts():
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env=surroundings if environment is None else {**surroundings, **environment},
+        )
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C, which reaches all of a terminal's processes, from those that are started in the block.
+
+    Whoever started them hears it, and ends them; they would only add a traceback each.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -165,8 +165,9 @@ def _entries(store: Store, folder: str) -> list[Path]:
 
 
 def _leftover(path: Path, reason: str, lock: str | None) -> Leftover:
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-    return Leftover(path, reason, sum(file.stat().st_size for file in files), lock)
+    alone = path.is_symlink() or path.is_file()  # what a link leads to is not the store's
+    files = [path] if alone else [p for p in path.rglob("*") if p.is_file()]
+    return Leftover(path, reason, sum(file.lstat().st_size for file in files), lock)
 
 
 def _is_free(store: Store, leftover: Leftover) -> bool:
@@ -182,7 +183,7 @@ def _removed(store: Store, leftover: Leftover) -> bool:
         if leftover.lock is not None and not held.enter_context(store.lock_if_free(leftover.lock)):
             return False
         with explained(store.root):
-            if leftover.path.is_file():
+            if leftover.path.is_symlink() or leftover.path.is_file():
                 leftover.path.unlink()
             elif leftover.path.is_dir():
                 _remove_folder(store, leftover.path)

@@ -35,11 +35,11 @@ def repeat(store: Store, key: str) -> Repeat:
     Raises:
         ValueError: `key` is no key, or there is no such whole run.
     """
-    stored = store.get(key)
-    if stored is None:
+    if store.damage(key) is not None:
         raise ValueError(f"There is no whole run {key} in {store.root}. `verify` says what is damaged.")
     try:
-        if stored.config.key() != key:
+        stored = store.get(key)
+        if stored is None or stored.config.key() != key:
             return Repeat(key, None, "cannot be repeated: its code or its data have changed since")
         with tempfile.TemporaryDirectory() as folder:
             return _compared(stored, run(stored.config, Store(folder)))

@@ -90,7 +90,7 @@ class Store:
             StoreError: it cannot be set aside, or is of a newer format.
         """
         folder = self._folder(key)
-        damage = self.damage(key) if folder.is_dir() else None
+        damage = self.damage(key) if os.path.lexists(folder) else None  # also a file, or a link to nowhere
         if damage is not None:
             self._set_aside(folder, damage)
 
