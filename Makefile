@@ -18,8 +18,8 @@ env: ## create .venv from the pinned requirements (done once; other targets call
 book: env ## run the notebooks whose inputs changed, render the book [SCHEDULER=tcp://HOST:PORT]
 	@$(VENV_PYTHON) book/build.py --profile $(PROFILE) $(if $(SCHEDULER),--scheduler $(SCHEDULER))
 
-your-data: env ## your images, from counts to advice: DATA=folder:DIR (or npz:FILE, csv:FILE) MINUTES=15 [SIZE=64]
-	@$(VENV_PYTHON) examples/your_data.py "$(DATA)" "$(MINUTES)" $(SIZE)
+your-data: env ## the page on your images: DATA=folder:DIR (or npz:FILE, csv:FILE) MINUTES=15 [SIZE=64]
+	@$(VENV_PYTHON) book/own_data.py "$(DATA)" "$(MINUTES)" $(SIZE)
 
 test: env ## notebooks against their reference outputs, unit tests, published numbers
 	@$(VENV_PYTHON) book/reference.py check

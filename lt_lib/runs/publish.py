@@ -18,7 +18,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def build_folder(profile: str | None = None) -> Path:
-    """Return `build/<profile>` of the project; by default LT_PROFILE's, else that of `digits`."""
+    """Return `build/<profile>` of the project; by default LT_BUILD, else that of LT_PROFILE or `digits`."""
+    if profile is None and (named := os.environ.get("LT_BUILD")):
+        return Path(named).expanduser().absolute()
     return project_root() / "build" / _checked(profile or os.environ.get("LT_PROFILE") or "digits", "profile")
 
 
