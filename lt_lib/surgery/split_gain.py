@@ -141,6 +141,13 @@ class OverBias:
     operated: Measured
     both: Measured  # operated, then a bias fitted to its own calibration logits
     added: dict[str, PairedImages]  # of balanced, plain, sigma and worst: both against biased
+    repaired: dict[str, PairedImages]  # of balanced accuracy: biased, operated and both against plain
+
+    def changes(self) -> dict[str, PairedImages]:
+        """Return the changes of balanced accuracy that a table of repairs shows, by what they compare."""
+        named = {"biased": "bias fit", "operated": "surgery", "both": "surgery, then bias fit"}
+        against = {text: self.repaired[kind] for kind, text in named.items()}
+        return {**against, "surgery on top of the bias fit": self.added["balanced"]}
 
     def text(self, number: str = "balanced", digits: int = 1) -> str:
         """Write "on top of a bias fit, surgery changes sigma by -0.4 [-1.2, 0.3] points" (over images)."""
@@ -181,9 +188,13 @@ def over_bias(
         number: paired_images(fitted[0], fitted[1], test_labels, classes, number, seed=seed)
         for number in ("balanced", "plain", "sigma", "worst")
     }
+    repaired = {
+        kind: paired_images(kinds[0], logits, test_labels, classes, "balanced", seed=seed)
+        for kind, logits in {"biased": fitted[0], "operated": kinds[1], "both": fitted[1]}.items()
+    }
     plain, operated = (evaluation(logits, test_labels, classes) for logits in kinds)
     biased, both = (evaluation(logits, test_labels, classes) for logits in fitted)
-    return OverBias(plain, biased, operated, both, added)
+    return OverBias(plain, biased, operated, both, added, repaired)
 
 
 def _pair(before: Any, after: Any) -> tuple[Tensor, Tensor]:

@@ -84,3 +84,22 @@ def test_evidence_of_the_decision_table_is_what_the_chapters_compute() -> None:
 def test_figures_that_the_guide_reads_are_on_the_page() -> None:
     page = (ROOT / "notebooks" / f"{NAME}.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"<(fig-15-\w+)>", GUIDE)) == sorted(re.findall(r"name: (fig-15-\w+)", page))
+
+
+def test_every_glued_text_is_used_in_the_prose_and_no_other() -> None:
+    page = convert(ROOT / "notebooks" / f"{NAME}.md")
+    prose = "\n".join(cell.source for cell in page.cells if cell.cell_type == "markdown")
+    glued: set[str] = set()
+    for tree in map(ast.parse, code_sources(page)):
+        loops = {
+            node.target.id: node.iter
+            for node in ast.walk(tree)
+            if type(node) is ast.For and "id" in vars(node.target)
+        }
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "say":
+                key = call.args[0]
+                keys = ast.literal_eval(loops[key.id] if isinstance(key, ast.Name) else key)
+                glued |= {keys} if isinstance(keys, str) else set(keys)
+    assert len(glued) >= 4
+    assert {f"15-{key}" for key in glued} == set(re.findall(r"\{glue:text\}`([^`]+)`", prose))

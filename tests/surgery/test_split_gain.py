@@ -103,6 +103,12 @@ def test_a_surgery_that_is_a_bias_adds_nothing_to_a_bias_fit():
     assert found.text() == "on top of a bias fit, surgery changes balanced accuracy by 0.0 [0.0, 0.0] points"
     assert found.plain.balanced == evaluation(test, labels, C).balanced
     assert found.operated.balanced == evaluation(test + BIAS, labels, C).balanced
+    changes = found.changes()
+    assert changes["surgery"].difference.estimate == pytest.approx(
+        found.operated.balanced - found.plain.balanced
+    )
+    assert changes["bias fit"].verdict() == changes["surgery, then bias fit"].verdict() == "higher"
+    assert changes["surgery on top of the bias fit"].verdict() == "not distinguishable"
 
 
 def test_a_surgery_that_separates_classes_adds_to_it():
