@@ -69,6 +69,7 @@ def _rendered(notebook: NotebookNode, html: Path, messages: io.StringIO) -> str:
             "nb_execution_mode": "off",
             "nb_output_folder": folder,
             "nb_merge_streams": True,
+            "nb_render_markdown_format": "gfm",  # tables in outputs, as in the book
             "myst_enable_extensions": ["amsmath", "dollarmath", "colon_fence", "deflist"],
             "image_loading": "embed",
             "math_output": "MathML",  # what browsers draw by themselves

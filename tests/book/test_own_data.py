@@ -40,13 +40,14 @@ if source == "refused":
 ## Train
 
 ```{{code-cell}} ipython3
-from IPython.display import Image
+from IPython.display import Image, Markdown
 from myst_nb import glue
 
 def compare_methods(plan):
     glue("00-answer", 6 / int(plan != "broken"), display=False)
 
 compare_methods(plan=source)
+Markdown("| method |\\n| --- |\\n| CE |")
 ```
 
 The answer is {{glue:text}}`00-answer`.
@@ -85,6 +86,7 @@ def test_a_page_is_one_file_that_needs_nothing_else(text: Path, tmp_path: Path) 
     assert re.search("The answer is <[^>]*>6.0</[^>]*>[.]", page)
     assert "See the guide, <math" in page
     assert "<figcaption" in page
+    assert re.search(r"<td>\s*(<p>)?CE", page)
     assert page.count("<details>") == 5  # four cells, and the parameters that were put in
     assert re.findall(r'src="(.{22})', page) == ["data:image/png;base64,"]
     assert not re.search(r'<(script|link)|href="(?!#|https://docutils)', page)
