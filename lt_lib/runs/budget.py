@@ -226,7 +226,14 @@ class _Search:
 
 
 def wave_seconds(costs: Mapping[str, Cost], seeds: int, epochs: int, rows: int, workers: int) -> float:
-    """Return how long `run_many` takes for all methods and `seeds` seeds, by playing its order through.
+    """Return how long `run_many` takes for all methods and `seeds` seeds; see `run_ends`."""
+    return max(run_ends(costs, seeds, epochs, rows, workers).values())
+
+
+def run_ends(
+    costs: Mapping[str, Cost], seeds: int, epochs: int, rows: int, workers: int
+) -> dict[tuple[str, int], float]:
+    """Return when each (method, seed) ends, in seconds after the first begins: `run_many`, played through.
 
     Cross-entropy comes first, then what shares nothing with it, late methods, and what follows a training;
     the next run goes to the process that is free first, and waits for the epochs that it takes over.
@@ -236,7 +243,7 @@ def wave_seconds(costs: Mapping[str, Cost], seeds: int, epochs: int, rows: int, 
     """
     check_choice(REFERENCE, costs, "methods")
     jobs = sorted((_rank(name, cost), s, name) for name, cost in costs.items() for s in range(seeds))
-    free, begun, last = [0.0] * workers, {}, 0.0
+    free, begun, ends = [0.0] * workers, {}, {}
     plain = costs[REFERENCE]
     for _, s, name in jobs:
         cost, begin = costs[name], heapq.heappop(free)
@@ -245,9 +252,9 @@ def wave_seconds(costs: Mapping[str, Cost], seeds: int, epochs: int, rows: int, 
         elif cost.shared:
             whole = plain.run(epochs, rows) if cost.shared == 1 else cost.shared * epochs * plain.epoch
             begin = max(begin, begun[s] + whole)
-        heapq.heappush(free, begin + cost.run(epochs, rows))
-        last = max(last, begin + cost.run(epochs, rows))
-    return last
+        ends[name, s] = begin + cost.run(epochs, rows)
+        heapq.heappush(free, ends[name, s])
+    return ends
 
 
 def _rank(name: str, cost: Cost) -> int:

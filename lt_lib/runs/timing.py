@@ -70,7 +70,7 @@ def _cost(config: RunConfig, split: Split, name: str, seconds: float, clock: Clo
     with cpu_threads(config.training.threads), repeatable(trainer.device):
         epoch = _repeated(lambda: trainer.run_epoch(config.training.epochs - 1), seconds, clock)
         look = _repeated(lambda: _look(trainer, part), seconds / 4, clock) / len(part)
-    images = len(split.train) + len(split.test)
+    images = sum(len(one) for one in split.parts().values())
     method, after = METHODS[name], 0.0
     if config.after is not None and "training" in config.after:
         stage = second_stage(config.training, **config.after["training"])
