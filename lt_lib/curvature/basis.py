@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 BLOCK_ROWS = 16
-SHORT = 2**10  # entries summed in float32
+SHORT = 2**12  # entries summed in float32
 CHUNK = 2**16  # columns converted or rotated at once: what a temporary may hold of each row, within a cache
 
 
@@ -15,9 +15,13 @@ def products(rows: Tensor, w: Tensor) -> Tensor:
 
     They lie on w's device, on the CPU if it has no float64 (MPS).
     One float32 sum over 1e5 entries is good to 1e-5 to 1e-4, and so would be the orthogonality of the basis.
+    On the CPU one product after the other is several times as fast as a batched product of one column.
     """
     if w.dtype == torch.float64:
         return rows @ w
+    if w.device.type == "cpu":
+        pieces = zip(rows.split(SHORT, 1), w.split(SHORT), strict=True)
+        return torch.stack([piece @ part for piece, part in pieces]).double().sum(0)
     even = len(w) // SHORT * SHORT
     total = _double(rows[:, even:] @ w[even:])
     if even:
