@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(wanted(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
-        print("\nStopped. Trained networks are kept: the same call goes on from them.", file=sys.stderr)
+        print("\nStopped. Trained networks are kept, for a plan with the same epochs.", file=sys.stderr)
         return 130
     except BuildError as error:
         print(error, file=sys.stderr)
