@@ -24,7 +24,10 @@ class _Chunk:
         self.u = torch.zeros_like(self.outputs, requires_grad=True)
         self.pulled = grad(self.outputs, leaves, self.u, create_graph=True, materialize_grads=True)
         self.z = self.outputs.detach().requires_grad_()
-        self.slope = grad(problem.loss(self.z, labels), (self.z,), create_graph=True)
+        value = problem.loss(self.z, labels)
+        self.used = value.requires_grad  # a loss that does not see the outputs bends nothing
+        if self.used:
+            self.slope = grad(value, (self.z,), create_graph=True)
 
     def product(self, leaves: Theta, v: Theta, keep: bool) -> Theta:
         if not self.used:

@@ -33,11 +33,11 @@ class _ModelOperator(LinearOperator):
     ) -> None:
         if method is not None:
             check_choice(method, self._products, "method")
-        if micro_batch is not None and micro_batch < 1:
+        if micro_batch is not None and not (hasattr(micro_batch, "__index__") and micro_batch >= 1):
             raise ValueError(
-                f"`micro_batch` must be at least 1; found {micro_batch}. None takes all images at once."
+                f"`micro_batch` must be a whole number from 1; found {micro_batch}. None takes all at once."
             )
-        device = next((p.device.type for p in model.parameters()), "cpu")
+        device = _device_type(model)
         layout = choose(device, True).channels_last if channels_last is None else channels_last
         problem = Problem(model, images, labels, loss, params, normaliser, layout)
         if method is None:
@@ -76,7 +76,7 @@ class HessianOperator(_ModelOperator):
 
     The model is in eval mode while it is called: BatchNorm uses its running statistics, Dropout is off.
     Parameters, buffers, modes, `requires_grad`, `.grad` and random state stay as they were. The operator
-    keeps copies of the parameters: change the weights, then build another.
+    keeps copies of parameters and buffers (not of the images): change the weights, then build another.
 
     Flat vectors follow `named_parameters()`, restricted to the chosen ones (`names`, `shapes`). A parameter
     that the loss does not use, or uses linearly, has a block of zeros.
@@ -98,9 +98,10 @@ class HessianOperator(_ModelOperator):
         memory_limit: bytes that a retained graph may take; above, the table recomputes in micro-batches.
 
     Raises:
-        ValueError: half precision, pixels in uint8, no parameters, a pattern without a match, BatchNorm
-            without running statistics, a loss without one term a sample, an unknown method, micro-batches
-            of a loss that mixes samples.
+        ValueError: half precision, pixels in uint8 or not finite, class numbers out of range, no parameters,
+            a pattern without a match, BatchNorm without running statistics, a model whose outputs are random
+            in eval mode, a loss without one term a sample, an unknown method, micro-batches of a loss that
+            mixes samples.
     """
 
     _products = PRODUCTS
@@ -115,6 +116,11 @@ class GaussNewtonOperator(_ModelOperator):
     """
 
     _products = GAUSS_NEWTON_PRODUCTS
+
+
+def _device_type(model: nn.Module) -> str:
+    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+    return next((p.device.type for p in parameters), "cpu")
 
 
 def _by_rule(problem: Problem, micro_batch: int | None, limit: int) -> tuple[str, int | None]:

@@ -1,7 +1,7 @@
 """What is differentiated: the loss of a model on given data as a function of some of its parameters."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lt_lib._checks import check_finite
 from lt_lib.curvature.guard import check_batch_norm, untouched, unwrapped
-from lt_lib.curvature.terms import loss_sum, summed
+from lt_lib.curvature.terms import class_labels, loss_sum, summed
 from lt_lib.curvature.twice import Foldable
 
 Theta = tuple[Tensor, ...]
+Params = str | Sequence[str] | None  # name patterns; None: what requires gradients
 
 
 class Problem:
@@ -30,40 +32,49 @@ class Problem:
         images: Tensor,
         labels: Tensor,
         loss: Any = None,
-        params: str | Sequence[str] | None = None,
+        params: Params = None,
         normaliser: float | None = None,
         channels_last: bool = False,
     ) -> None:
         self.model = unwrapped(model)
-        check_batch_norm(self.model)
+        with torch.inference_mode(False):  # tensors of inference mode cannot be differentiated
+            self._prepare(images, labels, loss, params, normaliser, channels_last)
+
+    def _prepare(
+        self, images: Tensor, labels: Tensor, given: Any, params: Params, normaliser: float | None, last: bool
+    ) -> None:
         chosen = select(self.model, params)
+        check_batch_norm(self.model)
         self.names = tuple(chosen)
         self.shapes = tuple(p.shape for p in chosen.values())
         self.size = sum(p.numel() for p in chosen.values())
         first = next(iter(chosen.values()))
         self.dtype, self.device = first.dtype, first.device
         self.images, self.labels = _data(images, labels, self.dtype, self.device)
-        loss = summed(loss)
+        loss = summed(given)
         self._terms = loss.terms
         # copies: neither later steps of the model nor a forward that writes buffers reach what is measured
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad():
             self.theta: Theta = tuple(p.detach().clone() for p in chosen.values())
             rest = {n: t.detach().clone() for n, t in self.model.named_buffers()}
-            rest |= {n: p.detach() for n, p in self.model.named_parameters() if n not in chosen}
+            rest |= {n: p.detach().clone() for n, p in self.model.named_parameters() if n not in chosen}
         self._rest = rest
-        if channels_last and self._takes_channels_last():
+        if last and self._takes_channels_last():
             self.images = self.images.contiguous(memory_format=torch.channels_last)
             self.theta = tuple(_channels_last(p) for p in self.theta)
-        self.normaliser = self._normaliser(normaliser, loss.normaliser)
+        one = self._output_of_one()
+        self.labels = class_labels(given, self.labels, one)
+        self.normaliser = _normaliser(loss.normaliser(self.labels, one) if normaliser is None else normaliser)
 
     def outputs(self, theta: Theta, images: Tensor) -> Tensor:
         """Return the model's outputs at parameters `theta`."""
         tensors = dict(zip(self.names, theta, strict=True)) | self._rest
         outputs = functional_call(self.model, tensors, (images,))
-        if not isinstance(outputs, Tensor) or len(outputs) != len(images):
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != images.shape[:1]:
+            shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
             raise ValueError(
                 "`model` must return one tensor whose first dimension runs over the images; found "
-                f"{type(outputs).__name__}. Wrap it in a module that does."
+                f"{type(outputs).__name__}{shape}. Wrap it in a module that does."
             )
         return outputs
 
@@ -126,27 +137,43 @@ class Problem:
             return False
         return True
 
-    def _normaliser(self, given: float | None, own: Callable[[Tensor, Tensor], float]) -> float:
-        if given is None:
-            with self.surroundings(), torch.no_grad():
-                given = own(self.labels, self.outputs(self.theta, self.images[:1]))
-        if not 0 < given < math.inf:
+    def _output_of_one(self) -> Tensor:
+        """Return the outputs of the first image; refuse a model that gives others the second time."""
+        with self.surroundings(), torch.no_grad():
+            one, again = (self.outputs(self.theta, self.images[:1]) for _ in range(2))
+        if one.shape != again.shape or not torch.allclose(one, again, rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
-                f"`normaliser` must be positive and finite; found {given}. None takes the loss's own."
+                "`model` gave two outputs for one image, in eval mode: it draws random numbers or keeps a "
+                "state, so it has no Hessian. Give `dropout(x, training=self.training)` its mode, and take "
+                "noise and augmentation out of the model."
             )
-        return float(given)
+        return one
 
 
-def select(model: nn.Module, params: str | Sequence[str] | None) -> dict[str, nn.Parameter]:
+def _normaliser(given: float) -> float:
+    if not 0 < given < math.inf:
+        raise ValueError(
+            f"`normaliser` must be positive and finite; found {given}. None takes the loss's own."
+        )
+    return float(given)
+
+
+def select(model: nn.Module, params: Params) -> dict[str, nn.Parameter]:
     """Return the parameters whose names match a glob pattern, in the order of `named_parameters()`.
 
     None takes those that require gradients; a pattern takes what it names, frozen or not.
 
     Raises:
-        ValueError: a pattern matches nothing, nothing requires gradients, or the parameters are of half
-            precision, complex, or of several dtypes or devices.
+        ValueError: a pattern matches nothing, nothing requires gradients, `model` is no module or has not
+            seen its first batch (lazy modules), or the parameters are of half precision, complex, or of
+            several dtypes or devices.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"`model` must be a `torch.nn.Module`; found {type(model).__name__}. Wrap it.")
     named = dict(model.named_parameters())
+    lazy = [n for n, p in named.items() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        raise ValueError(f"Parameter `{lazy[0]}` has no shape yet. Pass a batch through `model` first.")
     if params is None:
         chosen = {n: p for n, p in named.items() if p.requires_grad}
         if not chosen:
@@ -154,18 +181,25 @@ def select(model: nn.Module, params: str | Sequence[str] | None) -> dict[str, nn
                 'No parameter of `model` requires gradients. Name some with `params`, as in `"*"`.'
             )
     else:
-        patterns = [params] if isinstance(params, str) else list(params)
+        patterns = _patterns(params)
         for pattern in patterns:
             if not any(fnmatchcase(n, pattern) for n in named):
                 raise ValueError(
                     f"`params` pattern `{pattern}` matches no parameter; there are "
-                    f"{', '.join(list(named)[:20])}."
+                    f"{', '.join(list(named)[:20])} (shared weights under their first name)."
                 )
         chosen = {n: p for n, p in named.items() if any(fnmatchcase(n, pattern) for pattern in patterns)}
         if not chosen:
             raise ValueError("`params` must name some parameters; found an empty list.")
     _check_kind(chosen)
     return chosen
+
+
+def _patterns(params: Any) -> list[str]:
+    patterns = [params] if isinstance(params, str) else params
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
+        raise ValueError(f"`params` must be a name pattern or a list of them; found {params!r}.")
+    return list(patterns)
 
 
 def _check_kind(chosen: dict[str, nn.Parameter]) -> None:
@@ -185,6 +219,11 @@ def _check_kind(chosen: dict[str, nn.Parameter]) -> None:
 
 
 def _data(images: Tensor, labels: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+        raise ValueError(
+            f"`images` and `labels` must be tensors; found {type(images).__name__} and "
+            f"{type(labels).__name__}. Convert them with `torch.as_tensor`."
+        )
     if len(images) == 0 or len(images) != len(labels):
         raise ValueError(
             f"`images` and `labels` must be equally many, at least one; found {len(images)} and "
@@ -195,8 +234,12 @@ def _data(images: Tensor, labels: Tensor, dtype: torch.dtype, device: torch.devi
             "`images` must be what the network takes, normalised; found pixels in uint8. Normalise them as "
             "in training."
         )
-    images = images.detach().to(device)
-    return images.to(dtype) if images.is_floating_point() else images, labels.detach().to(device)
+    images, labels = (t.detach().as_subclass(Tensor).to(device) for t in (images, labels))
+    if images.is_floating_point():
+        check_finite(images, "images")
+        images = images.to(dtype)
+    images, labels = (t.clone() if t.is_inference() else t for t in (images, labels))
+    return images, labels
 
 
 def _channels_last(p: Tensor) -> Tensor:

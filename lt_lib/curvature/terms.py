@@ -4,8 +4,11 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from lt_lib._checks import check_labels
 
 Terms = Callable[[Tensor, Tensor], Tensor]  # outputs (B, ...), labels (B, ...) -> (B,)
 
@@ -92,6 +95,35 @@ def _weight_sum(loss: Any, labels: Tensor) -> float:
     if loss.weight is None:
         return float(kept.numel())
     return float(loss.weight.double().to(labels.device)[kept].sum())
+
+
+def class_labels(loss: Any, labels: Tensor, outputs: Tensor) -> Tensor:
+    """Return labels as cross-entropy takes them: class numbers as int64, class probabilities as they are.
+
+    Labels of other losses are returned untouched.
+
+    Args:
+        loss: as in `summed`.
+        labels: all of them.
+        outputs: (1, C) of one sample.
+
+    Raises:
+        ValueError: a class number outside 0..C-1 (`ignore_index` of a PyTorch loss apart), labels of another
+            kind, or outputs that are no logits.
+    """
+    plain = loss is None or isinstance(loss, str)
+    if not plain and not isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        return labels
+    if plain and outputs.ndim != 2:
+        raise ValueError(
+            f"Cross-entropy needs logits (B, C); for one image the model gave shape {tuple(outputs.shape)}. "
+            "Pass the `loss` of such outputs."
+        )
+    if outputs.ndim != 2 or (labels.is_floating_point() and labels.shape[1:] == outputs.shape[1:]):
+        return labels
+    kept = labels if plain else labels[labels != loss.ignore_index]
+    check_labels(kept, outputs.shape[1])
+    return labels.to(torch.int64)
 
 
 def _plain(outputs: Tensor, labels: Tensor) -> Tensor:
