@@ -3,7 +3,7 @@
 It stands apart from `lt_lib.metrics`, on which trained runs depend, and takes numbers, not runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
-from lt_lib._checks import as_vector, check_choice, check_counts
+from lt_lib._checks import as_vector, check_choice, check_counts, check_finite
 from lt_lib.comparison import holm
 from lt_lib.metrics import Interval, Paired, paired_comparison, seed_interval
 
@@ -98,12 +98,13 @@ def recommend(
         class_names: (C,) for the same remarks.
 
     Raises:
-        ValueError: the reference or a measure is missing, fewer than two seeds, or scores that are
-            not paired.
+        ValueError: the reference or a measure is missing, fewer than two seeds, scores that are not paired
+            or no shares, a method without its seconds, no held-out image, or not a name for each class.
     """
     check_choice(measure, MEASURES, "measure")
     check_choice(reference, scores, "reference")
     values = {m: {name: _scores(found, name, m) for name, found in scores.items()} for m in MEASURES}
+    _check_paired(values, scores, reference, seconds)
     order = sorted(scores, key=lambda name: -float(values[measure][name].mean()))
     against = _tests(values[measure], [(name, reference) for name in order if name != reference])
     pairs = _tests(values[measure], list(combinations(order, 2)))
@@ -152,10 +153,32 @@ def _p_value(differences: Any, paired: Paired) -> float:
 def _scores(found: Mapping[str, Sequence[float]], name: str, measure: str) -> Any:
     if measure not in found:
         raise ValueError(f"`scores` of `{name}` must hold {', '.join(MEASURES)}; `{measure}` is missing.")
-    values = as_vector(found[measure], f"scores[{name}][{measure}]").numpy()
+    vector = as_vector(found[measure], f"scores[{name}][{measure}]")
+    check_finite(vector, f"scores[{name}][{measure}]")
+    values = vector.numpy()
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"`scores` of `{name}` must be shares in 0..1; found {values.tolist()[:5]}.")
     return values
+
+
+def _check_paired(
+    values: Mapping[str, Mapping[str, Any]],
+    methods: Iterable[str],
+    reference: str,
+    seconds: Mapping[str, float] | None,
+) -> None:
+    seeds = len(values[MEASURES[0]][reference])
+    if seeds < 2:
+        raise ValueError(f"`scores` must hold at least two seeds; found {seeds}. Run more seeds.")
+    for name in methods:
+        found = [len(values[m][name]) for m in MEASURES]
+        if set(found) != {seeds}:
+            raise ValueError(
+                f"`scores` of `{name}` must hold one score for each of the {seeds} seeds of `{reference}`; "
+                f"found {', '.join(map(str, found))}. Compare methods by the same seeds."
+            )
+        if seconds is not None and name not in seconds:
+            raise ValueError(f"`seconds` must hold every method; `{name}` is missing. Add it, or pass None.")
 
 
 def _said(
@@ -198,6 +221,12 @@ def _remarks(seeds: int, measure: str, counts: Any, names: Sequence[str] | None)
         return tuple(notes)
     held = check_counts(counts, "test_counts", minimum=0)
     present = held[held > 0]
+    if len(present) == 0 or (names is not None and len(names) != len(held)):
+        named = "no names" if names is None else f"{len(names)} names"
+        raise ValueError(
+            "`test_counts` must hold the images of each class, of one at least, and `class_names` a name for "
+            f"each; found {held.tolist()[:10]} with {named}. Take both from the split."
+        )
     if int(present.max()) <= _EVEN * int(present.min()):
         notes.append("The held-out part is nearly balanced, so plain and balanced accuracy nearly agree.")
     else:

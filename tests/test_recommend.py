@@ -1,5 +1,7 @@
 """Advice on made-up scores: what is told apart, what is not, and what is said."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -114,5 +116,21 @@ def test_bad_scores_are_refused():
     with pytest.raises(ValueError, match="Run more seeds"):
         recommend({"CE": {m: [0.5] for m in ("balanced", "plain", "worst")}})
     made["a"]["balanced"] = made["a"]["balanced"][:-1]
-    with pytest.raises(ValueError, match="paired, one value a seed"):
+    with pytest.raises(
+        ValueError, match=r"`scores` of `a` must hold one score for each of the . seeds of `CE`"
+    ):
         recommend(made)
+    with pytest.raises(ValueError, match=r"`scores\[a\]\[plain\]` must be finite; found 1 NaN"):
+        recommend({"CE": made["CE"], "a": {**made["CE"], "plain": [math.nan, *made["CE"]["plain"][1:]]}})
+
+
+def test_bad_remarks_are_refused():
+    made = scores(CE=0.5, a=0.6)
+    with pytest.raises(ValueError, match="`seconds` must hold every method; `a` is missing"):
+        recommend(made, seconds={"CE": 1.0})
+    with pytest.raises(
+        ValueError, match=r"`test_counts` must hold the images .*; found \[0, 0\] with no names"
+    ):
+        recommend(made, test_counts=[0, 0])
+    with pytest.raises(ValueError, match=r"found \[3, 4\] with 1 names\. Take both from the split"):
+        recommend(made, test_counts=[3, 4], class_names=["x"])

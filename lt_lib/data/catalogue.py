@@ -13,6 +13,7 @@ from lt_lib.data.idx import fashion_folder, load_fashion_mnist
 from lt_lib.data.isic import isic_folder, load_isic
 from lt_lib.data.lists import SETS as LISTED_SETS
 from lt_lib.data.lists import list_folder, load_listed
+from lt_lib.data.names import readable
 from lt_lib.data.npz import load_npz
 from lt_lib.data.pairs import PairSource
 from lt_lib.data.source import Source
@@ -32,8 +33,16 @@ def check_data_name(name: str) -> None:
     """Refuse a data name that `load` does not know, without loading anything.
 
     Raises:
-        ValueError: the name is unknown; the known ones and the closest are listed.
+        ValueError: the name is unknown; the known ones and the closest are listed. Or its path holds bytes
+            that are no UTF-8, so that no configuration could be stored with it.
     """
+    try:
+        str(name).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"`name` must be text in UTF-8, to be stored with what is made from it; found "
+            f"`{readable(name)}`. Rename the folder or file."
+        ) from error
     kind, _, path = str(name).partition(":")
     placeholder = _NAMED_PATHS.get(kind)
     if placeholder and path not in ("", placeholder):

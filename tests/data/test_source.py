@@ -1,6 +1,7 @@
 """Labelled images on entry: what is kept, what is refused, and what the fingerprints see."""
 
 import hashlib
+import os
 import subprocess
 import sys
 
@@ -211,6 +212,11 @@ def test_a_near_miss_is_named():
 
 
 # ---------------------------------------------------------------- fingerprints, statistics, imports
+
+
+def test_a_path_that_no_configuration_could_hold_is_refused():
+    with pytest.raises(ValueError, match=r"text in UTF-8, .*; found `folder:/caf\\xe9`\. Rename the folder"):
+        load("folder:" + os.fsdecode(b"/caf\xe9"))
 
 
 def test_fingerprints_see_pixels_labels_and_draws():  # guards D18
