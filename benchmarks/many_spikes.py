@@ -123,8 +123,7 @@ class Log:
 def spikes(operator: HessianOperator, options: argparse.Namespace, log: Log) -> Eigenpairs:
     """Return the certified pairs, going on from a saved state if there is one."""
     file = options.folder / "state.pt"
-    state = torch.load(file, mmap=True, weights_only=True) if file.exists() else None
-    if state is not None:
+    if file.exists():
         print("going on from a saved state", flush=True)
     return lanczos(
         operator,
@@ -134,7 +133,7 @@ def spikes(operator: HessianOperator, options: argparse.Namespace, log: Log) -> 
         basis_dtype=None if options.float32 else torch.bfloat16,
         basis_device="cpu",
         callback=log,
-        resume=state,
+        resume=torch.load(file, mmap=True, weights_only=True) if file.exists() else None,
     )
 
 

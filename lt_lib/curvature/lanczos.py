@@ -85,6 +85,7 @@ def lanczos(
     search = Search(krylov, k, tol, which, rows, max_products or 20 * k + 200, multiplicities)
     if resume is not None:
         search.load(resume)
+        resume = None  # a state mapped from a file counts as memory while anyone holds it
     else:
         krylov.begin(None if start is None else as_start(start, operator.size))
     search.run(callback)
