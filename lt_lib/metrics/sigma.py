@@ -113,6 +113,10 @@ def paired_images(
     a percentile interval would double it. For "worst", a minimum, any bootstrap is rough. It speaks of new
     images for these two classifiers, not of new trainings: for those compare seeds.
 
+    Where one sigma, but not the other, is within the floor of `sigma_noise`, half of the excess stays: an
+    interval for sigma at 95 % held the truth in 81 to 86 of 100 simulated sets (five classes, 60 images each,
+    spread of one of the two 0), and what it missed was nearly always a *larger* change. Elsewhere 92 to 94.
+
     Args:
         before: predictions of the first classifier, (n,) classes or (n, C) logits.
         after: of the second, on the same images in the same order.

@@ -28,6 +28,8 @@ def folds_of(labels: Any, folds: int, classes: int, seed: int = 0) -> Tensor:
     """
     truth = check_calibration(labels, classes)
     counts = torch.bincount(truth, minlength=classes)
+    if isinstance(folds, bool) or not isinstance(folds, int):
+        raise ValueError(f"`folds` must be a whole number; found {folds!r}.")
     if folds < 2 or int(counts.min()) < 2:
         raise ValueError(
             "Cross-fitting needs 2 folds and 2 images of each class or more; found "

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
-from lt_lib._checks import as_tensor, check_choice
+from lt_lib._checks import as_tensor, check_choice, check_labels
 from lt_lib.comparison import holm
 from lt_lib.metrics import Paired, accuracy, paired_comparison
 from lt_lib.metrics.calibration_error import calibration_error, negative_log_likelihood
@@ -51,7 +51,7 @@ def evaluation(logits: Any, labels: Any, classes: int) -> Measured:
         ValueError: shapes or labels that do not fit, logits that are not finite or are probabilities.
     """
     values = check_logits(logits).detach().cpu()
-    truth = as_tensor(labels, "labels").detach().cpu()
+    truth = check_labels(as_tensor(labels, "labels").detach().cpu(), classes)
     found = accuracy(values, truth, classes)
     return Measured(
         found.plain,

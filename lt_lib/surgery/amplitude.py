@@ -77,7 +77,8 @@ class GammaDecay:
     The paper's text has it not. `average` weighs the past in the moving average of sigma, which starts at the
     untouched model's. The radius shrinks, down to `floor`, on a rollback and where the average falls by less
     than `tolerance`. These defaults reproduce the published radii (0.02 for five steps, 0.014 for three,
-    0.0098 and 0.0069 after two rollbacks); the released CIFAR-100 runs take `average=0.3`.
+    0.0098 and 0.0069 after two rollbacks). The released CIFAR-100 runs say 0.3 for the average, which is read
+    here as the weight of the new value, so that the rule is the same.
     """
 
     start: float = 0.02

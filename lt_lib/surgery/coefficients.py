@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -143,10 +144,11 @@ def _weights(pressure: Any) -> Tensor:
 
 def _lengths(radius: float, shape: str, values: Any, directions: int) -> NDArray[np.float64]:
     check_choice(shape, SHAPES, "shape")
-    if not (math.isfinite(radius) and radius > 0):
+    if not isinstance(radius, Real | Tensor) or not 0 < radius < math.inf:
+        found = f"{radius:g}" if isinstance(radius, Real) else repr(radius)
         raise ValueError(
-            f"`radius` must be a positive length; found {radius:g}, which leaves no step to take. Set it "
-            "from a loss energy with `energy_radius`."
+            f"`radius` must be a positive length; found {found}, which leaves no step to take. Set it from a "
+            "loss energy with `energy_radius`."
         )
     if shape == "ball":
         return np.full(directions, float(radius))

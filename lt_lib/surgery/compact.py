@@ -11,6 +11,16 @@ from lt_lib.curvature.operators import LinearOperator, Operator
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def check_dtype(dtype: torch.dtype) -> None:
+    """Refuse a type that rows cannot be stored in.
+
+    Raises:
+        ValueError: it is none of `DTYPES`.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"`basis_dtype` must be one of {', '.join(str(d) for d in DTYPES)}; found {dtype}.")
+
+
 class CompactBasis:
     r"""Rows (m, P) of unit length in few bits, and the exact projector off the span of what is stored.
 
@@ -29,10 +39,7 @@ class CompactBasis:
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device, work: torch.dtype) -> None:
-        if dtype not in DTYPES:
-            raise ValueError(
-                f"`basis_dtype` must be one of {', '.join(str(d) for d in DTYPES)}; found {dtype}."
-            )
+        check_dtype(dtype)
         self._basis = Basis(size, dtype, device, work)
         self._scale = 2.0 ** round(math.log2(size) / 2)  # a power of two: rows come back to the bit
         self._gram = torch.zeros(0, 0, dtype=torch.float64)

@@ -8,6 +8,7 @@ calibration parts.
 
 import hashlib
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -87,8 +88,8 @@ class Calibration:
     classes: int  # C
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise ValueError(f"`classes` must be at least 2; found {self.classes}.")
+        if not isinstance(self.classes, Integral) or self.classes < 2:
+            raise ValueError(f"`classes` must be a whole number of at least 2; found {self.classes!r}.")
         _check(self.images, self.labels, self.classes, "calibration images")
         object.__setattr__(self, "labels", self.labels.to(torch.int64))
         absent = (self.counts == 0).nonzero().flatten().tolist()
@@ -150,11 +151,14 @@ def check_disjoint(hessian: Any, calibration: Any, test: Any = None) -> None:
         ValueError: two sets share an image; how many is said.
     """
     sets = {"Hessian images": hessian, "calibration images": calibration, "test images": test}
-    seen = {
-        name: set(digests(_comparable(given if isinstance(given, Tensor) else given.images)))
-        for name, given in sets.items()
-        if given is not None
-    }
+    pixels = {name: getattr(given, "images", given) for name, given in sets.items() if given is not None}
+    for name, images in pixels.items():
+        if isinstance(images, str) or not hasattr(images, "split"):
+            raise ValueError(
+                f"The {name} must be a tensor (n, ...), normalised; found {type(images).__name__}. Convert "
+                "it with `torch.as_tensor`."
+            )
+    seen = {name: set(digests(_comparable(images))) for name, images in pixels.items()}
     names = list(seen)
     for i, first in enumerate(names):
         for second in names[i + 1 :]:
@@ -180,9 +184,8 @@ def digests(images: Any) -> list[bytes]:
 
 def _comparable(images: Any) -> Any:
     """Return floats in float32, with one zero instead of two; anything else as it is."""
-    if isinstance(images, Tensor) and images.is_floating_point():
-        return images.detach().float() + 0.0
-    return images
+    floats = isinstance(images, Tensor) and images.is_floating_point()
+    return images.detach().float() + 0.0 if floats else images
 
 
 def _check(images: Tensor, labels: Tensor, classes: int | None, name: str) -> None:
@@ -191,10 +194,10 @@ def _check(images: Tensor, labels: Tensor, classes: int | None, name: str) -> No
             f"The {name} and their labels must be tensors; found {type(images).__name__} and "
             f"{type(labels).__name__}. Convert them with `torch.as_tensor`."
         )
-    if len(images) == 0 or len(images) != len(labels):
+    if 0 in (images.ndim, labels.ndim) or len(images) == 0 or len(images) != len(labels):
         raise ValueError(
-            f"The {name} need as many labels, at least one; found {len(images)} images and {len(labels)} "
-            "labels."
+            f"The {name} need as many labels, at least one; found shapes {tuple(images.shape)} and "
+            f"{tuple(labels.shape)}."
         )
     if not images.is_floating_point():
         raise ValueError(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lt_lib._checks import check_choice
 from lt_lib.curvature.eigenpairs import rayleigh_quotient
 from lt_lib.surgery.checks import check_arguments
-from lt_lib.surgery.compact import CompactBasis, OffSpan
+from lt_lib.surgery.compact import CompactBasis, OffSpan, check_dtype
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import Calibration, HessianImages
 from lt_lib.surgery.loop import Loop, Progress
@@ -89,8 +89,9 @@ def deflated_operate(
     check_arguments(model, hessian, calibration, config, state)
     check_choice(scale, SCALES, "scale")
     for name, value in (("phases", phases), ("per_phase", per_phase)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; found {value}.")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a whole number of at least 1; found {value!r}.")
+    check_dtype(basis_dtype)
     if config.kind != "spikes":
         raise ValueError("Deflation is for spikes: leave `directions` of the configuration alone.")
     sizes = _sizes(phases, per_phase, calibration.classes)

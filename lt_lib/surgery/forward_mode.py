@@ -10,7 +10,7 @@ from torch.func import jvp, vmap
 from lt_lib._checks import as_tensor
 from lt_lib.curvature.problem import Problem
 from lt_lib.curvature.products import load_forward_mode
-from lt_lib.surgery.movement import Evaluator, Params, correct
+from lt_lib.surgery.movement import Evaluator, Params, check_rows, correct
 
 TOGETHER = 16  # directions that share one pass through the network at the start
 
@@ -68,6 +68,7 @@ def linear_logits(
             buffers), or as `lt_lib.surgery.class_accuracy_at`.
     """
     evaluator = Evaluator(model, images, labels, classes, params, batch)
+    check_rows(vectors, evaluator.problem.size, "vectors")
     return linearised(evaluator, vectors)
 
 

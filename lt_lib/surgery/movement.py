@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ def displaced(model: nn.Module, offset: Tensor, params: Params = None) -> Iterat
     """
     chosen = list(select(unwrapped(model), params).values())
     size = sum(p.numel() for p in chosen)
-    _check_rows(offset[None], size, "offset")
+    check_rows(offset[None], size, "offset")
     with torch.inference_mode(False), torch.no_grad():
         before = [p.detach().clone() for p in chosen]
         pieces = offset.split([p.numel() for p in chosen])
@@ -78,12 +79,24 @@ class Evaluator:
         params: Params = None,
         batch: int = 64,
     ) -> None:
-        if batch < 1:
-            raise ValueError(f"`batch` must be at least 1; found {batch}.")
-        self.spent = 0
-        self.problem = Problem(model, images, labels, params=params, normaliser=1.0, channels_last=True)
+        if not isinstance(batch, int) or batch < 1:
+            raise ValueError(f"`batch` must be a whole number of at least 1; found {batch!r}.")
+        for name, value in (("images", images), ("labels", labels)):
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                raise ValueError(
+                    f"`{name}` must be a tensor, one entry an image; found {type(value).__name__}. Convert "
+                    "it with `torch.as_tensor`."
+                )
         self.batch = batch
-        logits = self.logits(index=torch.zeros(1, dtype=torch.int64))
+        try:
+            self.spent = 0
+            self.problem = Problem(model, images, labels, params=params, normaliser=1.0, channels_last=True)
+            logits = self.logits(index=torch.zeros(1, dtype=torch.int64))
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"`model` fails on `images` of shape {tuple(images.shape)}: {str(error).splitlines()[0]}. "
+                "Pass images of the size and channels that it was trained on."
+            ) from error
         self.spent = 0
         if logits.ndim != 2:
             raise ValueError(f"`model` must return logits (B, C); found shape {tuple(logits.shape)}.")
@@ -168,15 +181,24 @@ def class_accuracy_at(
         ValueError: offsets that do not fit or are not finite, or as `Evaluator`.
     """
     evaluator = Evaluator(model, images, labels, classes, params, batch)
-    _check_rows(offsets, evaluator.problem.size, "offsets")
+    check_rows(offsets, evaluator.problem.size, "offsets")
     hits = [evaluator.correct(offset) for offset in offsets]
     return evaluator.shares(torch.stack(hits)) if hits else torch.zeros(0, evaluator.classes).double()
 
 
-def _check_rows(rows: Tensor, size: int, name: str) -> None:
-    if rows.ndim != 2 or rows.shape[1] != size:
+def check_rows(rows: Any, size: int, name: str) -> None:
+    """Refuse what are no finite rows (M, size) of floats, one number a chosen parameter.
+
+    Raises:
+        ValueError: that is so.
+    """
+    floats = isinstance(rows, Tensor) and rows.is_floating_point()
+    if not floats or rows.ndim != 2 or rows.shape[1] != size:
+        found = (
+            f"shape {tuple(rows.shape)} of {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
+        )
         raise ValueError(
-            f"`{name}` must hold one number for each of the {size} chosen parameters; found shape "
-            f"{tuple(rows.shape)}. Rows follow `named_parameters()`."
+            f"`{name}` must hold one number for each of the {size} chosen parameters, rows of {size} floats "
+            f"in the order of `named_parameters()`; found {found}."
         )
     check_finite(rows, name)

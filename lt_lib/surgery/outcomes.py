@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lt_lib._checks import as_vector
 from lt_lib.collapse.etf import generator_of
-from lt_lib.surgery.movement import Evaluator, Params
+from lt_lib.surgery.movement import Evaluator, Params, check_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +39,7 @@ class Outcomes:
         """Return the standard errors (K, C) of S, as `measure_sensitivity` gives them."""
         mean, square = (self._means(v) for v in (self.change.double(), self.change.double().square()))
         variance = (square - mean.square()).clamp_min(0) / (self.counts - 1)
+        variance = torch.where(self.counts > 1, variance, torch.inf)
         return variance.sqrt() / (2 * self.lengths[:, None])
 
     def signal_spectrum(self) -> Tensor:
@@ -138,6 +139,7 @@ def measure_outcomes(
     if not bool(((steps > 0) & steps.isfinite()).all()):
         raise ValueError(f"`lengths` must be positive and finite; found {steps.tolist()[:10]}.")
     evaluator = Evaluator(model, images, labels, classes, params, batch)
+    check_rows(vectors, evaluator.problem.size, "vectors")
     rows = []
     for vector, step in zip(vectors, steps.tolist(), strict=True):
         plus, minus = (evaluator.correct(vector, sign * step).to(torch.int8) for sign in (1, -1))

@@ -1,6 +1,7 @@
 """How strongly each class presses for a higher accuracy: the weights of the linear programme of surgery."""
 
 import math
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -33,9 +34,9 @@ def class_pressure(accuracy: Any, power: float = 1.0, kind: str = "error") -> Te
     """
     a = check_accuracy(accuracy)
     check_choice(kind, PRESSURES, "kind")
-    if not (math.isfinite(power) and power >= 0):
+    if not isinstance(power, Real) or not 0 <= power < math.inf:
         raise ValueError(
-            f"`power` must be a finite number of at least 0; found {power:g}. The paper takes 1."
+            f"`power` must be a finite number of at least 0; found {power!r}. The paper takes 1."
         )
     need = 1 - a if kind == "error" else a.max() - a
     if power > 0 and not bool((need > 0).any()):

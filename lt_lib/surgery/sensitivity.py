@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lt_lib._checks import as_tensor, as_vector, check_choice, check_finite
 from lt_lib.curvature.operators import norms
 from lt_lib.surgery.forward_mode import linearised
-from lt_lib.surgery.movement import Evaluator, Params
+from lt_lib.surgery.movement import Evaluator, Params, check_rows
 from lt_lib.surgery.screening import audit_sample, margins, missed, thresholds, undecided, within_noise
 
 METHODS = ("exact", "forward", "screened")
@@ -238,12 +238,9 @@ def _lengths(eps: Any, values: Any, k: int) -> Tensor:
 
 
 def _check_units(vectors: Tensor, size: int) -> None:
-    if vectors.ndim != 2 or vectors.shape[1] != size or len(vectors) == 0:
-        raise ValueError(
-            f"`vectors` must be rows of {size} numbers, one a chosen parameter in the order of "
-            f"`named_parameters()`; found shape {tuple(vectors.shape)}."
-        )
-    check_finite(vectors, "vectors")
+    check_rows(vectors, size, "vectors")
+    if len(vectors) == 0:
+        raise ValueError("`vectors` must hold at least one direction; found none.")
     off = (norms(vectors) - 1).abs()
     if bool((off > 0.01).any()):
         raise ValueError(

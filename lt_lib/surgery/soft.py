@@ -98,7 +98,9 @@ def energy_coefficients(
     :math:`\max_\alpha w^\top S^\top\alpha` subject to :math:`\frac12\sum_k\lambda_k\alpha_k^2\le e` and the
     floors of `solve_coefficients`. In :math:`\beta_k=\sqrt{\lambda_k}\alpha_k` this is its ball of radius
     :math:`\sqrt{2e}`; with no floor in the way :math:`\alpha\propto\Lambda^{-1}Sw`, the gradient divided by
-    the curvature. A ball in lengths spends most of its loss on the first spike instead.
+    the curvature. A ball in lengths spends most of its loss on the first spike instead. The sum is the
+    quadratic model's loss along eigenvectors; along other orthonormal directions it leaves out their products
+    :math:`q_j^\top Hq_k`.
 
     Args:
         S: (K, C) sensitivities per unit length.

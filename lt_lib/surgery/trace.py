@@ -35,7 +35,7 @@ class Iteration:
     eps: Tensor  # (K,) float64, lengths of the probes
     alpha: Tensor  # (K,) float64, coefficients of the step (zero: there was none)
     factor: float  # share of the solver's step that was taken, see `line_search`
-    energy: float  # sum of value * alpha^2 / 2, nats of the quadratic model
+    energy: float  # sum of value * alpha^2 / 2: nats of the quadratic model, along eigenvectors
     solved: str  # how the solver ended, a sentence
     before: Tensor  # (C,) float64, accuracies at the start of the iteration
     predicted: Tensor  # (C,) float64, changes that the sensitivities predict for the step

@@ -100,7 +100,8 @@ def fine_tune(
         normalise: (mean (ch,), std (ch,)), as in the first training.
         callbacks: as in `train`.
         project: rows (K, P) over the chosen parameters, in the order of `named_parameters()`, or a function
-            of the network that returns them; None: plain fine-tuning. Other parameters move freely.
+            of the network that returns them; None: plain fine-tuning. Other parameters move freely, those
+            that do not require gradients not at all.
         params: patterns of the names of the chosen parameters; None: those that require gradients.
         freeze_norm: whether BatchNorm layers stay in eval mode, so that their running statistics, which few
             or class-balanced images would shift, are kept and used.
@@ -154,7 +155,9 @@ class _OffSpan(Optimiser):
             found = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise ValueError(f"`project` must be rows (K, {size}) over the chosen parameters; found {found}.")
         check_finite(rows, "project")
-        self.rows = orthonormal_rows(rows).to(chosen[0])
+        # what is frozen must not be moved to keep the others off the span, so it has no part in the rows
+        free = torch.cat([torch.full((p.numel(),), p.requires_grad) for p in chosen])
+        self.rows = orthonormal_rows(rows * free.to(rows)).to(chosen[0])
 
     @torch.no_grad()
     def step(self, lr: float) -> None:

@@ -28,6 +28,11 @@ def test_an_absent_class_is_not_the_worst():
     assert found.per_class.isnan().tolist() == [False, True, True]
 
 
+def test_truth_values_are_labels_of_two_classes():
+    logits, labels = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+    assert evaluation(logits, labels.bool(), 2).row() == evaluation(logits, labels, 2).row()
+
+
 def test_probabilities_are_refused():
     with pytest.raises(ValueError, match="probability"):
         evaluation(torch.eye(3), torch.arange(3), 3)

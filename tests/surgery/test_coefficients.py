@@ -261,6 +261,7 @@ def test_what_was_lost_is_asked_back_and_the_status_says_how_far_that_is(shape: 
         ({"S": np.ones((2, 3))}, r"column for each of the 2 classes .* \(2, 3\)"),
         ({"radius": 0.0}, r"`radius` must be a positive length; found 0"),
         ({"radius": math.inf}, r"`radius` must be a positive length; found inf"),
+        ({"radius": "0.1"}, r"`radius` must be a positive length; found '0.1'"),
         ({"shape": "balls"}, r"Did you mean `ball`"),
         ({"shape": "box"}, r"pass `values`"),
         ({"shape": "box", "values": [2.0, -0.1]}, r"positive eigenvalue .* smallest -0.1"),

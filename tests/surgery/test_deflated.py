@@ -110,6 +110,8 @@ def test_bad_phases_are_refused() -> None:
     cases = [
         ({"phases": 3, "per_phase": 2}, "2 phases reach all"),
         ({"phases": 0, "per_phase": 2}, "`phases`"),
+        ({"phases": 1.5, "per_phase": 2}, "`phases` must be a whole number"),
+        ({"phases": 1, "per_phase": 2, "basis_dtype": torch.int8}, "`basis_dtype`"),  # before any work
         ({"phases": 1, "per_phase": 2, "scale": "length"}, "`scale`"),
     ]
     for options, said in cases:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from toy_surgery import CLASSES, bits, config, data, same_bits, trained_net
 
 from lt_lib.surgery.config import SurgeryConfig
-from lt_lib.surgery.data import Calibration, HessianImages
+from lt_lib.surgery.data import Calibration, HessianImages, check_disjoint
 from lt_lib.surgery.loop import operate
 from lt_lib.surgery.soft import soft_sensitivity
 from lt_lib.surgery.state import SurgeryState
@@ -94,6 +94,16 @@ def test_what_cannot_be_operated_is_refused_in_words(change: dict, said: str) ->
     given = {"model": trained_net(), "hessian": HESSIAN, "calibration": CALIBRATION, "config": SETTINGS}
     with pytest.raises(ValueError, match=said):
         operate(**(given | change))
+
+
+def test_sets_that_are_no_sets_of_images_are_refused() -> None:
+    images, labels = CALIBRATION.images, CALIBRATION.labels
+    with pytest.raises(ValueError, match=r"`classes` must be a whole number.*found 4\.0"):
+        Calibration(images, labels, 4.0)
+    with pytest.raises(ValueError, match=r"found shapes \(\) and \(\)"):
+        HessianImages(torch.tensor(1.0), torch.tensor(1))
+    with pytest.raises(ValueError, match=r"test images must be a tensor.*ndarray"):
+        check_disjoint(HESSIAN, CALIBRATION, images.numpy())
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,14 @@ def test_sensitivities_and_errors_are_those_of_the_exact_measurement() -> None:
     assert found.counts.tolist() == [30] * CLASSES
 
 
+def test_one_image_of_a_class_leaves_its_error_unknown() -> None:
+    images, labels = clusters(CLASSES, seed=5)
+    exact = measure_sensitivity(HEAD, rows(1), images, labels, 2.0, method="exact")
+    found = measure_outcomes(HEAD, rows(1), images, labels, [2.0]).errors()
+    assert bool(found.isinf().all())
+    assert torch.equal(found, exact.errors)
+
+
 def test_halves_are_disjoint_and_their_mean_is_the_whole() -> None:
     found = drawn(torch.zeros(3, 4), 10, seed=0)
     a, b = found.halves(5)

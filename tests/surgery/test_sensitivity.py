@@ -105,7 +105,7 @@ def test_screening_spends_less_and_counts_what_it_spends(case) -> None:
     hook.remove()
     assert found.passes < 5
     assert not found.fell_back
-    assert abs(sum(calls) - found.passes * len(x)) < 2.5  # single images that only probe the model
+    assert abs(sum(calls) - found.passes * len(x)) < 6  # single images that only probe the model
 
 
 def test_no_image_need_be_left_out_of_a_small_set(case) -> None:
@@ -201,10 +201,16 @@ def test_bad_input_is_answered_in_a_sentence() -> None:
     refused("one tensor", Pair(3, 3), q, x, y, 0.1)
     refused("unit rows", net, 2 * q, x, y, 0.1)
     refused("rows of 12", net, q[:, :5], x, y, 0.1)
+    refused(r"rows of 12 floats.*found ndarray", net, q.numpy(), x, y, 0.1)
+    refused(r"rows of 12 floats.*torch.int64", net, q.long(), x, y, 0.1)
+    refused("`images` must be a tensor.*ndarray", net, q, x.numpy(), y, 0.1)
+    refused("`labels` must be a tensor.*list", net, q, x, y.tolist(), 0.1)
+    refused(r"`model` fails on `images` of shape \(6, 2\)", net, q, x[:, :2], y, 0.1)
+    refused("`batch` must be a whole number", net, q, x, y, 0.1, batch=2.5)
     refused("positive", net, q, x, y, 0.0)
     refused("finite", net, q, x, y, float("nan"))
     refused("without curvature", net, q, x, y, 0.1, torch.tensor([1.0, 0.0]))
-    refused("logits must be finite|model's logits", net, q, x * float("inf"), y, 0.1)
+    refused("must be finite", net, q, x * float("inf"), y, 0.1)
     refused("share in", net, q, x, y, 0.1, audit=0.0, method="screened")
     refused("Did you mean", net, q, x, y, 0.1, method="exacts")
     refused("3 logits", net, q, x, y, 0.1, classes=4)

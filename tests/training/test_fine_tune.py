@@ -55,6 +55,17 @@ class Linear(nn.Module):
         return self.head(x.flatten(1))
 
 
+def test_frozen_parameters_are_not_moved_to_keep_the_others_off_the_rows():
+    net = small_net()
+    frozen = next(net.parameters()).requires_grad_(False)
+    config = fine_tuning(CONFIG, "afterwards", epochs=1, lr=0.05)
+    tuned = fine_tune(net, CE, some_images(), config, 0, NORMALISE, project=ROWS, params="*")
+    assert torch.equal(next(tuned.parameters()), frozen)
+    moved = flat(tuned) - flat(net)
+    assert float(moved.norm()) > 1e-3
+    assert float((ROWS @ moved).abs().max()) < 1e-5 * float(ROWS.norm() * moved.norm())
+
+
 def test_projected_gradient_descent_is_that_of_the_formula():
     part, rows = some_images(), torch.randn(4, 111, generator=torch.Generator().manual_seed(1)).double()
     config = fine_tuning(CONFIG, "afterwards", lr=0.1, batch=33)
