@@ -10,7 +10,7 @@ Up to its factor delta_{i,c'} is minus the gradient of the loss that sample i wo
 Averages over the samples of class c give the vectors delta_{c,c'}; their means over c' != c give delta_c.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,9 +20,8 @@ from torch.func import functional_call
 
 from lt_lib._checks import check_choice, check_labels
 from lt_lib.curvature.guard import buffers_kept, check_batch_norm, untouched, unwrapped
-from lt_lib.curvature.problem import select
+from lt_lib.curvature.problem import Params, check_data, select
 
-Params = str | Sequence[str] | None  # name patterns; None: what requires gradients
 AVERAGES = ("plain", "weighted")
 
 
@@ -64,7 +63,7 @@ def class_gradients(
         model: maps (B, ...) to logits (B, C).
         images: (n, ...).
         labels: (n,) in 0..C-1.
-        classes: C; None: the number of logits.
+        classes: C, the number of logits; None: take it from them.
         pairs: whether to return delta_{c,c'} too: C^2 P numbers of memory.
         average: "plain": arithmetic means of `sqrt(p_{i,c'}) J_i^T (e_{c'} - p_i)` (Papyan 2019). "weighted":
             means of `J_i^T (e_{c'} - p_i)` weighted by p_{i,c'}, with their total as the weight of the outer
@@ -75,11 +74,16 @@ def class_gradients(
         batch: images per forward pass, within a class.
 
     Raises:
-        ValueError: labels that do not fit, an unknown average, or as `lt_lib.curvature.problem.select`.
+        ValueError: labels or `classes` that do not fit, images that are not finite, an unknown average, or as
+            `lt_lib.curvature.problem.select`.
     """
     check_choice(average, AVERAGES, "average")
     with evaluating(model, params) as (model, parameters):
-        classes = classes or _logits(model, parameters, images[:1]).shape[1]
+        images, labels = check_data(images, labels, next(iter(parameters.values())))
+        logits = _logits(model, parameters, images[:1]).shape[1]
+        classes = logits if classes is None else classes
+        if classes != logits:
+            raise ValueError(f"`classes` must be the number of logits, {logits}; found {classes}.")
         labels = check_labels(labels, classes)
         counts = torch.bincount(labels, minlength=classes).cpu()
         rows = [
@@ -179,7 +183,9 @@ def evaluating(model: nn.Module, params: Params = None) -> Iterator[tuple[nn.Mod
     model = unwrapped(model)
     check_batch_norm(model)
     chosen = select(model, params)
-    leaves = {name: p.detach().requires_grad_() for name, p in chosen.items()}
+    with torch.inference_mode(False):  # what was made in inference mode cannot be differentiated
+        plain = {name: p.clone() if p.is_inference() else p for name, p in chosen.items()}
+        leaves = {name: p.detach().requires_grad_() for name, p in plain.items()}
     with buffers_kept(model), untouched(model, next(iter(leaves.values())).device):
         yield model, leaves
 
@@ -213,6 +219,7 @@ def class_loss_gradients(
         ValueError: labels that do not fit, or as `lt_lib.curvature.problem.select`.
     """
     with evaluating(model, params) as (model, parameters):
+        images, labels = check_data(images, labels, next(iter(parameters.values())))
         classes = _logits(model, parameters, images[:1]).shape[1]
         labels = check_labels(labels, classes)
         size = sum(p.numel() for p in parameters.values())

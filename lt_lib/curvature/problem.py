@@ -50,7 +50,7 @@ class Problem:
         self.size = sum(p.numel() for p in chosen.values())
         first = next(iter(chosen.values()))
         self.dtype, self.device = first.dtype, first.device
-        self.images, self.labels = _data(images, labels, self.dtype, self.device)
+        self.images, self.labels = check_data(images, labels, first)
         loss = summed(given)
         self._terms = loss.terms
         # copies: neither later steps of the model nor a forward that writes buffers reach what is measured
@@ -218,7 +218,12 @@ def _check_kind(chosen: dict[str, nn.Parameter]) -> None:
         )
 
 
-def _data(images: Tensor, labels: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def check_data(images: Tensor, labels: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return images and labels, detached, on the device of a parameter; float images in its dtype.
+
+    Raises:
+        ValueError: no tensors, none or not equally many, pixels in uint8, or images that are not finite.
+    """
     if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
         raise ValueError(
             f"`images` and `labels` must be tensors; found {type(images).__name__} and "
@@ -234,10 +239,10 @@ def _data(images: Tensor, labels: Tensor, dtype: torch.dtype, device: torch.devi
             "`images` must be what the network takes, normalised; found pixels in uint8. Normalise them as "
             "in training."
         )
-    images, labels = (t.detach().as_subclass(Tensor).to(device) for t in (images, labels))
+    images, labels = (t.detach().as_subclass(Tensor).to(like.device) for t in (images, labels))
     if images.is_floating_point():
         check_finite(images, "images")
-        images = images.to(dtype)
+        images = images.to(like.dtype)
     images, labels = (t.clone() if t.is_inference() else t for t in (images, labels))
     return images, labels
 

@@ -17,6 +17,7 @@ from lt_lib._checks import check_labels
 from lt_lib.collapse.etf import generator_of
 from lt_lib.collapse.metrics import as_double, group_means
 from lt_lib.curvature.class_gradients import Params, evaluating
+from lt_lib.curvature.problem import check_data
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,19 @@ def vector_scaling_share(
         batch: images a pass.
 
     Raises:
-        ValueError: shapes or labels that do not fit.
+        ValueError: shapes or labels that do not fit, or images that are not finite.
     """
+    if vectors.ndim != 2 or len(labels) != len(images):
+        raise ValueError(
+            "`vectors` must be rows (K, P), and `labels` must hold one class an image; found shape "
+            f"{tuple(vectors.shape)}, and {len(labels)} labels for {len(images)} images."
+        )
     size = vectors.shape[-1]
     noise = torch.randn(random, size, generator=generator_of(seed)) / size**0.5
     logits, changes = logit_changes(
         model, images, torch.cat([vectors, noise.to(vectors)]), params=params, batch=batch
     )
     labels = check_labels(labels.cpu(), logits.shape[1])
-    if len(labels) != len(logits):
-        raise ValueError(
-            f"`labels` must hold one class an image; found {len(labels)} for {len(logits)} images."
-        )
     counts = torch.bincount(labels, minlength=logits.shape[1])
     present = counts > 0
 
@@ -149,10 +151,11 @@ def logit_changes(
         batch: images a pass.
 
     Raises:
-        ValueError: vectors of another length.
+        ValueError: vectors of another length, no images, or images that are not finite.
     """
     _load_forward_rules()
     with evaluating(model, params) as (model, parameters):
+        images, _ = check_data(images, torch.empty(len(images)), next(iter(parameters.values())))
         names = {name: p.detach() for name, p in parameters.items()}
         tangents = [unflatten(vector, names) for vector in vectors]
 

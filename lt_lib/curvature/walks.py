@@ -16,7 +16,7 @@ from lt_lib.curvature.basis import products
 from lt_lib.curvature.class_gradients import Params
 from lt_lib.curvature.guard import check_batch_norm, exact, unwrapped
 from lt_lib.curvature.operators import norms
-from lt_lib.curvature.problem import select
+from lt_lib.curvature.problem import check_data, select
 from lt_lib.curvature.structure import orthonormal_rows
 from lt_lib.metrics import per_class_accuracy
 
@@ -208,16 +208,12 @@ class _Mover:
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, params: Params, batch: int) -> None:
         self.model = copy.deepcopy(unwrapped(model)).eval()
         check_batch_norm(self.model)
-        self.images, self.batch = images, batch
-        self.parameters = list(select(self.model, params).values())
+        self.batch, self.parameters = batch, list(select(self.model, params).values())
+        self.images, labels = check_data(images, labels, self.parameters[0])
         self.start = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         with torch.no_grad():
-            self.classes = self.model(images[:1]).shape[1]
+            self.classes = self.model(self.images[:1]).shape[1]
         self.labels = check_labels(labels, self.classes)
-        if len(labels) != len(images):
-            raise ValueError(
-                f"`labels` must hold one class for each of {len(images)} images; found {len(labels)}."
-            )
 
     def moved(self, offset: Tensor | None) -> nn.Module:
         """Return the copy at start + offset."""
