@@ -138,6 +138,8 @@ def plan(
     for name, value in {"seeds": seeds, "epochs": epochs, "measure_every": measure_every}.items():
         if value is not None:
             check_number(value, name, 2 if name == "seeds" else 1, 100_000, whole=True)
+    for other, set_aside in (aside or {}).items():
+        check_number(set_aside, f"aside[{other}]", 0, 1_000_000)
     besides = {"measuring": timing.spent / 60, **(aside or {})}
     room = minutes * 60 - sum(besides.values()) * 60
     search = _Search(timing, workers, measure_every, room)
@@ -217,7 +219,9 @@ class _Search:
         return notes
 
     def _too_short(self, methods: Sequence[str], seeds: int, epochs: int, minutes: float) -> str:
-        needed = minutes + (self.seconds(methods, seeds, epochs) - self.room) / 60
+        work = (self.seconds(methods, seeds, epochs) + self.timing.spent) / 60
+        share = 1 - (self.room + self.timing.spent) / 60 / minutes  # set aside; it may grow with the budget
+        needed = work / (1 - share) if share < 1 else work + share * minutes
         return (
             f"`minutes` must be at least {math.ceil(needed * 10) / 10:g} for {' and '.join(methods)} "
             f"with {seeds} seeds and {epochs} epochs; found {minutes:g}. Give more minutes, fewer images, a "

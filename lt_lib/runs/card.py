@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from lt_lib import __version__
 from lt_lib.data import ImageFiles, normalisation
 from lt_lib.nets.own import load_checkpoint
+from lt_lib.runs.card_entries import FORMAT, HERE, read_entries
 from lt_lib.runs.files import replace, sha256
 from lt_lib.runs.rebuild import built, extras_name, network_entry
 from lt_lib.runs.results import Run
 
-FORMAT = 1
 CARD = "card.json"
-_ENTRIES = ("format", "classes", "channels", "size", "normalise", "network", "weights", "sha256")
-_HERE = "Load a folder that `save_card` wrote."
 
 
 @dataclass(frozen=True)
@@ -194,12 +192,12 @@ def load_card(folder: str | Path, model: nn.Module | None = None) -> Card:
             written, or `model` is missing or does not fit.
     """
     path = Path(folder).expanduser() / CARD
-    entries = _entries(path)
+    entries = read_entries(path)
     file = path.parent / Path(entries["weights"]).name  # within the folder, whatever the card says
     if not file.is_file():
-        raise FileNotFoundError(f"`{path}` needs its weights `{file.name}` beside it; found none. {_HERE}")
+        raise FileNotFoundError(f"`{path}` needs its weights `{file.name}` beside it; found none. {HERE}")
     if sha256(file) != entries["sha256"]:
-        raise ValueError(f"`{file}` is not as it was written: its checksum differs from the card's. {_HERE}")
+        raise ValueError(f"`{file}` is not as it was written: its checksum differs from the card's. {HERE}")
     names, network = tuple(entries["classes"]), entries["network"]
     if model is None:
         if network is None:
@@ -235,33 +233,15 @@ def _written(folder: Path, entries: dict[str, Any], content: bytes) -> Path:
     return folder / CARD
 
 
-def _entries(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"`{path.parent}` must hold a `{CARD}`; found none. {_HERE}")
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"`{path}` must be a card in JSON; found a damaged one ({error}). {_HERE}"
-        ) from error
-    lacking = [n for n in _ENTRIES if n not in entries] if isinstance(entries, dict) else list(_ENTRIES)
-    if lacking:
-        raise ValueError(f"`{path}` must be a card; its entry `{lacking[0]}` is missing. {_HERE}")
-    if entries["format"] != FORMAT:
-        raise ValueError(
-            f"`{path}` is of format {entries['format']!r}, and this library reads {FORMAT}. Update `lt_lib`."
-        )
-    found: dict[str, Any] = entries
-    return found
-
-
 def _pixels(image: Any) -> Tensor:
     """Return (ch, H, W) float32 in 0..1."""
     array = np.asarray(image)
     if not isinstance(image, Tensor):  # a tensor has its channels first already
         array = array[..., None] if array.ndim == 2 else array
         array = array.transpose(2, 0, 1) if array.ndim == 3 else array
-    good = array.dtype == np.uint8 or (np.issubdtype(array.dtype, np.floating) and np.isfinite(array).all())
+    good = array.size and (
+        array.dtype == np.uint8 or (np.issubdtype(array.dtype, np.floating) and np.isfinite(array).all())
+    )
     if array.ndim != 3 or not good or (array.dtype != np.uint8 and (array.min() < 0 or array.max() > 1)):
         raise ValueError(
             f"`image` must be a path, or pixels of one image in uint8 or as floats in 0..1; found shape "

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lt_lib._checks import check_choice
+from lt_lib.data import check_data_name
 from lt_lib.runs.config import DATA_DEFAULTS, RunConfig
 from lt_lib.training import TrainConfig
+from lt_lib.training.config import check_number
 
 _WIDE = 48  # pixels from which the network is twice as wide
 
@@ -34,8 +36,11 @@ def own_config(
         **data: entries of a run's `data` that differ, such as `test` or `calibration`.
 
     Raises:
-        ValueError: an unknown field or entry, or a value out of range.
+        ValueError: an unknown source, field or entry, or a value out of range.
     """
+    check_data_name(source)
+    if size is not None:
+        check_number(size, "size", 1, 8192, whole=True)
     for name in data:
         check_choice(name, DATA_DEFAULTS, "an entry of data")
     files = source.partition(":")[0] in ("folder", "csv")

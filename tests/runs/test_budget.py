@@ -74,6 +74,13 @@ def test_a_seed_goes_last_and_then_the_budget_is_refused():
     ):
         plan(0.5, timing(cheap=CHEAP), workers=1)
     assert plan(0.7, timing(cheap=CHEAP), workers=1).seeds == 2  # the way out that the sentence names
+    slow = timing(cheap=CHEAP, spent=6.0)
+    for aside in (lambda minutes: 0.2 * minutes, lambda _: 0.1, lambda _: 3.0):  # it works for any of them
+        with pytest.raises(ValueError, match="with 2 seeds and 6") as error:
+            plan(0.5, slow, workers=1, aside={"surgery": aside(0.5)})
+        enough = float(str(error.value).split("at least ")[1].split()[0])
+        assert plan(enough, slow, workers=1, aside={"surgery": aside(enough)}).seeds == 2
+        assert enough < 4
 
 
 def test_what_is_fixed_is_kept_and_an_overrun_is_said():
@@ -112,5 +119,8 @@ def test_bad_requests_are_refused():
         plan(1, Timing({"focal": CHEAP}, 10))
     with pytest.raises(ValueError, match="`seeds` must be a whole number from 2"):
         plan(1, timing(), seeds=1)
+    for minutes in (-1, float("nan"), "2"):
+        with pytest.raises(ValueError, match=r"`aside\[surgery\]` must be a number from 0"):
+            plan(10, timing(), aside={"surgery": minutes})
     with pytest.raises(ValueError, match="`minutes` must be a number"):
         plan("15", timing())

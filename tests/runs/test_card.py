@@ -150,6 +150,37 @@ def test_damage_is_named_and_nothing_is_run(tmp_path):
         load_card(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("classes", 5),
+        ("classes", ["a", "a", "b"]),
+        ("classes", [1, 2, 3]),
+        ("channels", 10**9),
+        ("channels", "x"),
+        ("size", [8]),
+        ("size", [-1, 8]),
+        ("normalise", {}),
+        ("normalise", {"mean": [0], "std": [0]}),
+        ("normalise", {"mean": [float("nan")], "std": [1]}),
+        ("normalise", {"mean": [0, 0, 0], "std": [1, 1, 1]}),
+        ("network", 5),
+        ("network", {"depth": 8}),
+        ("weights", 5),
+        ("weights", ""),
+        ("sha256", None),
+    ],
+)
+def test_a_card_that_was_changed_by_hand_is_refused_by_its_entry(tmp_path, entry, value):
+    path = save_card(tmp_path, made(), NAMES, GRAY, (8, 8), NET)
+    card = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**card, entry: value}))
+    with pytest.raises(
+        ValueError, match=rf"must be a card; its entry `{entry}` cannot be .* `save_card` wrote"
+    ):
+        load_card(tmp_path)
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="must build the network that is saved"):
         save_card(tmp_path / "a", made(), NAMES, GRAY, (8, 8), {"depth": 14, "width": 2})
@@ -159,7 +190,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     card = load_card(save_card(tmp_path, made(), NAMES, GRAY, (8, 8), NET).parent)
     with pytest.raises(ValueError, match="must be 1 x 8 x 8"):
         card.predict(np.zeros((9, 9), np.uint8))
-    with pytest.raises(ValueError, match=r"floats in 0\.\.1"):
-        card.predict(np.full((8, 8), 200.0))
+    for pixels in (np.full((8, 8), 200.0), np.zeros((0, 8))):
+        with pytest.raises(ValueError, match=r"floats in 0\.\.1"):
+            card.predict(pixels)
     with pytest.raises(FileNotFoundError):
         card.predict(tmp_path / "none.png")

@@ -62,6 +62,11 @@ def test_keys_of_other_data_do_not_know_the_newer_entries():
         own_config("digits", parts="halves")
     with pytest.raises(ValueError, match="Did you mean `calibration`"):
         own_config("digits", calibrations=0.1)
+    with pytest.raises(ValueError, match=r"`name` must be one of .*; found `fodler:x`"):
+        own_config("fodler:x")
+    for size in (0, "64", 1.5, 10**6):
+        with pytest.raises(ValueError, match="`size` must be a whole number from 1 to 8192"):
+            own_config("folder:x", size)
 
 
 def test_the_script_of_the_guide_has_fifteen_lines_and_gives_advice(folder, tmp_path, monkeypatch, capsys):
