@@ -1,8 +1,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +111,7 @@ def test_the_base_is_trained_once_for_all_that_follow_it(tmp_path, trained_epoch
     assert trained_epochs == []
 
 
+@pytest.mark.slow  # beside the same of plain runs, in test_processes
 def test_workers_change_nothing(tmp_path, store):
     configs = [with_after(after) for after in KINDS.values()]
     two = run_many(configs, Store(tmp_path), workers=2)
@@ -185,11 +184,11 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork and SIGKILL are POSIX")
-def test_a_run_killed_in_either_stage_ends_with_the_same_bits(store, tmp_path, trained_epochs):
+def test_a_run_killed_in_either_stage_ends_with_the_same_bits(store, tmp_path, trained_epochs, run_forked):
     config = with_after(KINDS["retrained"])
     points = {5: [4, 4, 4, 2, 2], 14: [2, 2]}  # three steps an epoch -> what is left to train
     code = CHILDREN.format(here=str(Path(__file__).parent), steps=list(points), root=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_forked(code)
     assert done.stdout.split() == [str(-signal.SIGKILL)] * 2, done.stderr
     for step, epochs in points.items():
         trained_epochs.clear()

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -113,14 +111,14 @@ operate_run(base, SURGERY, store, die, **OPTIONS)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
-def test_after_a_kill_surgery_goes_on_to_the_same_bits(stored, tmp_path) -> None:
+def test_after_a_kill_surgery_goes_on_to_the_same_bits(stored, tmp_path, run_forked) -> None:
     store, base = stored
     whole = operate_run(base, SURGERY, store, **OPTIONS)
     assert len(whole.trace) > 1
     other = Store(tmp_path)
     copy = run(small_config(), other)
     script = CHILD.format(tests=str(Path(__file__).parent), root=str(tmp_path))
-    died = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    died = run_forked(script)
     assert died.returncode == -signal.SIGKILL, died.stderr
     assert died.stdout.split() == [copy.key]
     seen = []

@@ -1,7 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from lt_lib.runs import RunConfig, RunsFailed, Store, many, run, run_many
 
 HERE = str(Path(__file__).parent)
 
-# Each child is a process of its own: forked, because importing torch anew takes seconds.
+# Each child is a process of its own.
 CHILDREN = """
 import os, sys
 sys.path.insert(0, {here!r})
@@ -39,16 +37,20 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork and SIGKILL are POSIX")
 
 
-def statuses(action, arguments, root):
+@pytest.fixture
+def statuses(run_forked):
     """Exit statuses of children that do `action` at once, one for each argument."""
-    code = CHILDREN.format(here=HERE, action=action, arguments=arguments, root=str(root))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [int(status) for status in done.stdout.split()]
+
+    def statuses(action, arguments, root):
+        done = run_forked(CHILDREN.format(here=HERE, action=action, arguments=arguments, root=str(root)))
+        assert done.returncode == 0, done.stderr
+        return [int(status) for status in done.stdout.split()]
+
+    return statuses
 
 
 @posix
-def test_a_run_killed_in_mid_epoch_ends_with_the_same_bits(tmp_path):
+def test_a_run_killed_in_mid_epoch_ends_with_the_same_bits(tmp_path, statuses):
     config = small_config(loss="inverse")
     whole = run(config, Store(tmp_path / "whole"))
     points = {2: None, 5: 1, 11: 3}  # step -> last finished epoch
@@ -66,7 +68,7 @@ def test_a_run_killed_in_mid_epoch_ends_with_the_same_bits(tmp_path):
 
 
 @posix
-def test_processes_that_ask_for_the_same_run_train_it_once(tmp_path):
+def test_processes_that_ask_for_the_same_run_train_it_once(tmp_path, statuses):
     assert sorted(statuses("ask", [0, 1, 2], tmp_path)) == [0, 0, 4]
 
 

@@ -1,7 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,21 +51,25 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children
 """
 
 
-def statuses(action, arguments, root):
+@pytest.fixture
+def statuses(run_forked):
     """Exit statuses of forked children that do `action` at once, one for each argument."""
-    here = str(Path(__file__).parent)
-    code = CHILDREN.format(here=here, action=action, arguments=arguments, root=str(root))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [int(status) for status in done.stdout.split()]
+
+    def statuses(action, arguments, root):
+        here = str(Path(__file__).parent)
+        done = run_forked(CHILDREN.format(here=here, action=action, arguments=arguments, root=str(root)))
+        assert done.returncode == 0, done.stderr
+        return [int(status) for status in done.stdout.split()]
+
+    return statuses
 
 
-def test_processes_that_need_the_same_stem_train_it_once(store):
+def test_processes_that_need_the_same_stem_train_it_once(store, statuses):
     names = ["class mean", "released", "released, stopped"]
     assert sorted(statuses("ask", names, store.root)) == [EPOCHS - START, EPOCHS - START, EPOCHS]
 
 
-def test_a_run_killed_before_at_or_after_its_stem_ends_with_the_same_bits(tmp_path):
+def test_a_run_killed_before_at_or_after_its_stem_ends_with_the_same_bits(tmp_path, statuses):
     config, sibling = configured(DEFERRED["released"]), configured(DEFERRED["class mean"])
     assert int(config.split().counts.sum()) == 70  # in batches of 32: three steps an epoch
     points = {5: 1, 10: 3, 14: 4, "between": 3}  # step -> epochs that need no training again

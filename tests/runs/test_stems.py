@@ -197,6 +197,7 @@ def test_many_runs_train_their_stem_once(store, monkeypatch):
     assert [bits(r) for r in found] == [without(c) for c in configs]
 
 
+@pytest.mark.slow  # beside the same on two workers of a cluster, in test_sweep
 def test_two_workers_share_stems_to_the_same_bits(store, capsys):
     losses = (CE, {"name": "focal"}, DEFERRED["class mean"], RELEASED)
     configs = [configured(loss, seed) for seed in (0, 1) for loss in losses]
