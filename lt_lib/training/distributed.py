@@ -63,7 +63,7 @@ def processes(
     rank, patience = int(os.environ["RANK"]), timedelta(seconds=timeout)
     with _loopback(size):
         store = _own_store(rank, size, patience) if init_method == "env://" else None
-        where = {"init_method": init_method} if store is None else {"store": store}
+        where: dict[str, Any] = {"init_method": init_method} if store is None else {"store": store}
         dist.init_process_group(_backend(), timeout=patience, world_size=size, rank=rank, **where)
     try:
         with together(Processes(rank, size, batch_norm)) as team:
@@ -159,7 +159,8 @@ def _own_store(rank: int, size: int, timeout: timedelta) -> dist.Store | None:
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun listens already
     if agent or os.name == "nt" or not _all_here(size) or "MASTER_PORT" not in os.environ:
         return None
-    port, listening = int(os.environ["MASTER_PORT"]), None
+    port = int(os.environ["MASTER_PORT"])
+    listening: int | None = None
     if rank == 0:
         listening = socket.create_server((_LOOPBACK, port)).detach()  # the store closes it
     return dist.TCPStore(_LOOPBACK, port, size, rank == 0, timeout, master_listen_fd=listening)
