@@ -125,33 +125,33 @@ def controls_on_held(case: Case) -> dict[str, dict[str, float]]:
     return {name: judged(changed, case.held.labels) for name, changed in found.items()}
 
 
-def changes(fitted: Tensor, labels: Tensor, logits: Tensor, trained: Run) -> dict[str, Tensor]:
-    """Return the logits that each control makes of `logits`, after a fit to other logits and labels."""
+def changes(
+    fitted: Tensor, labels: Tensor, logits: Tensor, trained: Run, few: bool = False
+) -> dict[str, Tensor]:
+    """Return the logits that each control makes of `logits`, after a fit to other logits and labels.
+
+    With `few` only those that are also set on top of surgery.
+    """
     counts = trained.config.split().counts
-    path = bias_path(fitted, labels, max(STEPS))
-    stopped = {
-        f"bias fit, {n} steps": path.scaling(path.steps.index(n))(logits) for n in STEPS if n in path.steps
-    }
-    equal = equal_recall_path(fitted, labels)
-    return {
-        "base": logits,
-        **{f"adjustment, τ = {tau:g}": logit_adjustment(logits, counts, tau) for tau in TAUS},
-        **stopped,
-        "bias fit": fit_logit_bias(fitted, labels)(logits),
-        "bias of equal recalls": equal.scaling(equal.least_sigma())(logits),
-    }
+    found = {"base": logits, "bias fit": fit_logit_bias(fitted, labels)(logits)}
+    found |= {f"adjustment, τ = {tau:g}": logit_adjustment(logits, counts, tau) for tau in TAUS}
+    if few:
+        return found
+    path, equal = bias_path(fitted, labels, max(STEPS)), equal_recall_path(fitted, labels)
+    found |= {f"bias fit, {n} steps": path.scaling(path.steps.index(n))(logits) for n in STEPS}
+    return found | {"bias of equal recalls": equal.scaling(equal.least_sigma())(logits)}
 
 
 def tested(case: Case, chosen: str) -> dict[str, dict[str, float]]:
     """Return every method's numbers on the test part."""
     split, found = case.run.config.split(), {}
 
-    def corrected(net: nn.Module) -> dict[str, dict[str, float]]:
+    def corrected(net: nn.Module, few: bool = True) -> dict[str, dict[str, float]]:
         logits = evaluate(net, split.test, normalisation(split.train)).logits
-        made = changes(sweep(net, case.seen.images), case.seen.labels, logits, case.run)
+        made = changes(sweep(net, case.seen.images), case.seen.labels, logits, case.run, few)
         return {name: judged(changed, split.test.labels) for name, changed in made.items()}
 
-    found |= corrected(case.model)
+    found |= corrected(case.model, few=False)
     for name, place in {**PUBLISHED, "recommended": GRID[chosen]}.items():
         after = corrected(case.of(*place))
         found |= {

@@ -177,6 +177,25 @@ class SurgeryConfig:
         )
         return cls(**settings | over)
 
+    @classmethod
+    def recommended(cls, classes: int, iterations: int = 4, **over: Any) -> "SurgeryConfig":
+        """The best configuration that we found for a long tail by calibration images alone.
+
+        It is `differentiable` with a line search that begins at 1.28 nats: four times the energy, so twice
+        the length. It was chosen among eight (the published text and logs with radii in nats, the text with a
+        line search, the differentiable variant at two energies, each after few iterations) on three small
+        networks for long-tailed Fashion-MNIST (4,000 to 80 images a class), by a rule fixed beforehand: each
+        was fitted to half of the calibration images and judged on the other; of those that tied for the best
+        balanced accuracy the least sigma. Data, rule and numbers: `benchmarks/recommended.py` and
+        `benchmarks/results/recommended.md`.
+
+        Seven of the eight tied, and on test images it is not distinguishable from the published ones. It does
+        not beat a logit-bias fit on the same images, nor logit adjustment, which needs none: both have more
+        accuracy (by 4.6 and, at tau = 1, 4.2 points) and no more sigma, and on top of a bias fit it added
+        nothing that three networks show. Try those first.
+        """
+        return cls.differentiable(classes, iterations, **{"radius": 1.28} | over)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings in JSON types; directions that were given stand as "given"."""
         plain = replace(self, directions="spikes")
