@@ -207,7 +207,8 @@ def _status(found: Solution, floors: Tensor, changes: NDArray[np.float64], shape
     if not found.moves:
         return (
             f"{opening}The step is zero: to first order no direction changes the weighted accuracy (S w = "
-            "0). Take a longer `eps`, or other directions."
+            "0). Take a longer probe (`eps`; or `radius`, where the probe is as long as the step), or other "
+            "directions."
         )
     if not found.converged:
         return (
