@@ -64,9 +64,16 @@ def planned_files(layout: Layout) -> dict[str, Path]:
     plan |= {f"vendor/mathjax/{name}": path for name, path in mathjax_files().items()}
     plan |= {f"extra/figures/{p.relative_to(layout.figures).as_posix()}": p for p in _data(layout)}
     plan["book/status_table.txt"] = layout.status
+    plan |= _benchmarks(root / "benchmarks" / "results")
     plan["extra/.nojekyll"] = Path(__file__).with_name("nojekyll")
     _check_contents(toc_files(root / "_toc.yml"), plan)
     return plan
+
+
+def _benchmarks(results: Path) -> dict[str, Path]:
+    """Tables and pictures of benchmarks; a table is text that some page includes, not a page itself."""
+    tables = {f"book/results/{path.stem}.txt": path for path in results.glob("*.md")}
+    return tables | {f"book/results/{path.name}": path for path in results.glob("*.svg")}
 
 
 def _data(layout: Layout) -> list[Path]:

@@ -168,6 +168,20 @@ def test_contents_and_notebooks_must_agree(small_book: Path) -> None:
         planned_files(layout)
 
 
+def test_tables_of_benchmarks_are_parts_of_pages(small_book: Path) -> None:
+    layout = Layout("digits", small_book)
+    layout.run.mkdir(parents=True)
+    for name in ("00_one", "01_two"):
+        (layout.run / f"{name}.ipynb").write_text("{}", encoding="utf-8")
+    results = small_book / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    for name in ("speed.md", "speed.svg", "raw.json"):
+        (results / name).touch()
+    plan = planned_files(layout)
+    found = {name: path.name for name, path in plan.items() if path.parent == results}
+    assert found == {"book/results/speed.txt": "speed.md", "book/results/speed.svg": "speed.svg"}
+
+
 def test_toc_files_are_found_in_parts_and_sections(tmp_path: Path) -> None:
     toc = tmp_path / "_toc.yml"
     toc.write_text(
