@@ -110,7 +110,7 @@ def picture(cases: dict[str, Rows], tol: float, file: Path) -> bool:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    settings = {"svg.hashsalt": "benchmark", "svg.fonttype": "none", "font.size": 9}
+    settings = {"svg.hashsalt": "benchmark", "svg.fonttype": "path", "font.size": 9}
     with matplotlib.rc_context(settings):
         figure, axes = plt.subplots(1, len(cases), figsize=(4.6 * len(cases), 2.4), layout="constrained")
         for axis, (title, rows) in zip([axes] if len(cases) == 1 else axes, cases.items(), strict=True):
