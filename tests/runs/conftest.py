@@ -38,6 +38,7 @@ def _server():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as server:
         yield server
+        server.terminate()  # a forked process that still lives may hold its standard input open
 
 
 @pytest.fixture
