@@ -5,9 +5,7 @@
 Pairs of digits (or garments) side by side, enlarged to 32 pixels and three channels, make 100 classes; the
 network is trained until it fits 2,048 of them. Then the largest eigenvalues of its Hessian on 256 further
 ones are found with the basis in bfloat16, restarted within `--memory` GiB, and each pair is certified by a
-product in float32. (At chance level the Hessian has no spikes but a dense spectrum, whose 99 largest values
-take many times the products; on images with a loss of 0.002 nearly all of it belongs to a few images.) One
-vector has 94 MB: 99 of them in float32, as they are returned, have 9.3 GB.
+product in float32. One vector has 94 MB: 99 of them in float32, as they are returned, have 9.3 GB.
 
 A run that was killed goes on from its last saved state when it is started again with the same arguments; the
 state is written every `--save` products from where it lies, not copied. `--quick` does all of it on a small

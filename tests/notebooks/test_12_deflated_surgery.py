@@ -94,8 +94,8 @@ def test_stale_deflation_keeps_the_bounds_of_the_theorem(numbers: Any) -> None:
     assert numbers["interlaced"] is True
     assert numbers["within_residual"] is True
     loops = numbers["loops"]
-    assert loops["certified anew"]["residual"] < 0.03
-    assert loops["stale"]["residual"] > 3 * loops["certified anew"]["residual"]
+    assert loops["certified anew"]["residual"] < 0.01
+    assert loops["stale"]["residual"] > 5 * loops["certified anew"]["residual"]
     assert loops["stale"]["products"] < loops["certified anew"]["products"]
 
 
@@ -111,6 +111,7 @@ def test_a_step_lowers_sigma_and_flatters_itself(numbers: Any) -> None:
     gains = numbers["gains"]
     assert max(gains["energy 99 test"], gains["energy 15 test"]) < 0.005
     assert gains["energy 99 calibration"] < gains["energy 15 calibration"] + 0.01
+    assert gains["energy 99 calibration"] < gains["energy 99 test"] + 0.01
     assert numbers["signal"]["2"] < numbers["signal"]["8"] < 1
 
 

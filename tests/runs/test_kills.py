@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FEW = {"train": 2, "write": 1, "eigenpairs": 1, "surgery": 1}
+FEW = {"train": 2, "edit": 1, "write": 2, "eigenpairs": 1, "surgery": 1}
 MANY = {"train": 70, "edit": 30, "write": 50, "eigenpairs": 20, "surgery": 30}
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork and SIGKILL are POSIX")
