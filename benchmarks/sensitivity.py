@@ -13,6 +13,7 @@ goes to `benchmarks/results/sensitivity[-resnet50][-quick].md`.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,13 +64,19 @@ def trained(name: str, quick: bool, x: Tensor, y: Tensor, epochs: int) -> nn.Mod
         net.load_state_dict(torch.load(file, weights_only=True))
         return net.eval()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    # to the end of a schedule, as the networks that surgery repairs
+    steps = epochs * math.ceil(len(x) / 128)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.1, total_steps=steps)
     net.train()
     for epoch in range(epochs):
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
         for batch in order.split(128):
             optimiser.zero_grad()
-            cross_entropy(net(x[batch]), y[batch]).backward()
+            loss = cross_entropy(net(x[batch]), y[batch])
+            loss.backward()
             optimiser.step()
+            schedule.step()
+        print(f"epoch {epoch}: loss {float(loss.detach()):.3f}", flush=True)
     optimiser.zero_grad()
     KEPT.mkdir(parents=True, exist_ok=True)
     torch.save(net.state_dict(), file)
@@ -152,11 +159,12 @@ def main(arguments: Sequence[str] | None = None) -> list[list[Any]]:
     parser.add_argument("--quick", action="store_true", help="digits, a small network, one amplitude")
     parser.add_argument("--net", choices=("resnet20", "resnet50"), default="resnet20")
     parser.add_argument("--images", type=int, help="held out; 5,000 (800)")
-    parser.add_argument("--epochs", type=int, default=6, help="of training")
+    parser.add_argument("--epochs", type=int, help="of training; 6 (30)")
     parser.add_argument("--skip-forward", action="store_true", help="leave out the forward mode")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the table")
     options = parser.parse_args(arguments)
     options.images = options.images or (800 if options.quick else 5000)
+    options.epochs = options.epochs or (30 if options.quick else 6)
     train, held = data(options.quick, options.images)
     net = trained(options.net, options.quick, *train, options.epochs)
     images, labels = (t[:256] for t in train)
