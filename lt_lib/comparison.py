@@ -101,8 +101,7 @@ def rank_correlation(x: Any, y: Any, resamples: int = 2000, seed: int = 0, level
     if len(a) != len(b):
         raise ValueError(f"`x` and `y` must be paired; found {len(a)} and {len(b)} values.")
     picks = np.random.default_rng(seed).integers(0, len(a), (resamples, len(a)))
-    found = np.array([_spearman(a[pick], b[pick]) for pick in picks])
-    return _interval(_spearman(a, b), found, level, len(a))
+    return _interval(float(_spearman(a[None], b[None])[0]), _spearman(a[picks], b[picks]), level, len(a))
 
 
 def left_out_errors(columns: Sequence[Any], y: Any, groups: Sequence[Any]) -> Floats:
@@ -136,8 +135,12 @@ def left_out_errors(columns: Sequence[Any], y: Any, groups: Sequence[Any]) -> Fl
     return np.array(errors)
 
 
-def _spearman(a: Floats, b: Floats) -> float:
-    return _about_means([rankdata(a), rankdata(b)], np.zeros(len(a), dtype=int), np.ones(len(a)))
+def _spearman(a: Floats, b: Floats) -> Floats:
+    """Return the rank correlation of each row of a and b (m, n), (m,); NaN where a row has no spread."""
+    x, y = (rankdata(v, axis=1) - (v.shape[1] + 1) / 2 for v in (a, b))  # about their mean, exactly
+    spread = np.sum(x**2, axis=1) * np.sum(y**2, axis=1)
+    found: Floats = np.sum(x * y, axis=1) / np.sqrt(np.where(spread > 0, spread, np.nan))
+    return found
 
 
 def _about_means(columns: list[Floats], group: NDArray[np.int64], weight: Floats) -> float:

@@ -36,6 +36,11 @@ class SharedOperator(LinearOperator):
     def _apply(self, v: Tensor) -> Tensor:
         return self.team.sum_(self.own.matvec(v).contiguous())
 
+    def gradient(self) -> Tensor | None:
+        """Return the sum of the parts' gradients (P,), if they have any; every process must ask for it."""
+        own = getattr(self.own, "gradient", None)
+        return None if own is None else self.team.sum_(own())
+
 
 def share_curvature(
     model: nn.Module,

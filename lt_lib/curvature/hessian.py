@@ -1,6 +1,6 @@
 """Hessian and Gauss-Newton matrix of a model's loss, as operators on flat vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from lt_lib.curvature.gauss_newton import GAUSS_NEWTON_PRODUCTS
 from lt_lib.curvature.guard import exact
 from lt_lib.curvature.operators import LinearOperator
 from lt_lib.curvature.problem import Problem
-from lt_lib.curvature.products import PRODUCTS, Product, graph_bytes
+from lt_lib.curvature.products import PRODUCTS, Product, gradient_of_loss, graph_bytes
 from lt_lib.curvature.rules import MEMORY_LIMIT, RECOMPUTE_SHARE, choose
 
 
@@ -47,13 +47,18 @@ class _ModelOperator(LinearOperator):
         self.size, self.dtype, self.device = problem.size, problem.dtype, problem.device
         self.names, self.shapes, self.normaliser = problem.names, problem.shapes, problem.normaliser
         self.method, self.micro_batch = method, micro_batch
-        self._split = problem.split
+        self._problem, self._split = problem, problem.split
         self._product = self._products[method](problem, micro_batch)
 
     def _apply(self, v: Tensor) -> Tensor:
         with exact(self.device):
-            parts = self._product(self._split(v))
-            return torch.cat([part.detach().reshape(-1) for part in parts])
+            return _flat(self._product(self._split(v)))
+
+    def gradient(self) -> Tensor:
+        """Return the gradient (P,) of the loss; no further work where the method has kept its graph."""
+        kept = getattr(self._product, "gradient", None)
+        with exact(self.device):
+            return _flat(kept() if kept else gradient_of_loss(self._problem, self.micro_batch))
 
     def split(self, v: Tensor) -> dict[str, Tensor]:
         """Return views of a flat vector (P,) by parameter name, in the parameters' shapes."""
@@ -116,6 +121,10 @@ class GaussNewtonOperator(_ModelOperator):
     """
 
     _products = GAUSS_NEWTON_PRODUCTS
+
+
+def _flat(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in parts])
 
 
 def _device_type(model: nn.Module) -> str:

@@ -62,6 +62,10 @@ class Retained:
         """Return H v."""
         return added(_differentiate(gradient, self._leaves, v, keep=True) for gradient in self._gradients)
 
+    def gradient(self) -> Gradient:
+        """Return the gradient of the loss, which is there already."""
+        return added(tuple(g.detach().clone() for g in gradient) for gradient in self._gradients)
+
 
 class Recompute:
     """Build the gradient's graph for each vector, and drop it."""
@@ -77,6 +81,17 @@ class Recompute:
                 _differentiate(_graph(problem, leaves, *chunk), leaves, v, keep=False)
                 for chunk in problem.chunks(self._micro_batch)
             )
+
+
+def gradient_of_loss(problem: Problem, micro_batch: int | None) -> Gradient:
+    """Return the gradient of the loss."""
+    leaves, parts = problem.leaves(), []
+    with problem.surroundings():
+        for chunk in problem.chunks(micro_batch):
+            value = problem.value(leaves, *chunk)
+            if value.requires_grad:
+                parts.append(grad(value, leaves, materialize_grads=True))
+    return added(parts) if parts else tuple(torch.zeros_like(p) for p in leaves)
 
 
 def load_forward_mode() -> None:

@@ -98,7 +98,7 @@ class SurgeryConfig:
     signal: str = "drop"  # what a rollback tells "snr", see `SignalToNoise`
     line_search: int = 0  # halvings of the step to compare on the calibration images; 0: one candidate
     patience: int | None = None  # stop after so many iterations without gain at the floor (OB10)
-    batch: int = 64  # calibration images at once
+    batch: int | None = None  # calibration images at once; None: by their size
     micro_batch: int | None = None  # Hessian images at once; None: what memory allows
     max_memory: int = 8 * 2**30  # bytes for the eigenvectors' basis
     seed: int = 0

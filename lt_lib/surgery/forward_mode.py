@@ -47,7 +47,7 @@ def linear_logits(
     labels: Tensor,
     classes: int | None = None,
     params: Params = None,
-    batch: int = 64,
+    batch: int | None = None,
 ) -> LinearLogits:
     """Return logits and their derivatives along each direction, for accuracies at any amplitude.
 
@@ -61,7 +61,7 @@ def linear_logits(
         labels: (n,) in 0..C-1, each class at least once.
         classes: C; None: as many as there are logits.
         params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
-        batch: images a pass.
+        batch: images a pass; None: as many as `lt_lib.surgery.movement.usual_batch` says.
 
     Raises:
         ValueError: vectors of another length, a model that forward mode cannot run (one that writes its

@@ -13,6 +13,7 @@ from lt_lib.curvature.guard import unwrapped
 from lt_lib.curvature.problem import Problem, select
 
 Params = str | Sequence[str] | None
+PASS = 64 * 3 * 32 * 32  # input numbers a pass that keep activations near the processor
 
 
 @contextmanager
@@ -58,7 +59,7 @@ class Evaluator:
         labels: (n,).
         classes: C; None: as many as there are logits.
         params: as in `displaced`.
-        batch: images a pass.
+        batch: images a pass; None: `usual_batch`.
 
     Attributes:
         classes: C.
@@ -77,9 +78,9 @@ class Evaluator:
         labels: Tensor,
         classes: int | None = None,
         params: Params = None,
-        batch: int = 64,
+        batch: int | None = None,
     ) -> None:
-        if not isinstance(batch, int) or batch < 1:
+        if batch is not None and (not isinstance(batch, int) or batch < 1):
             raise ValueError(f"`batch` must be a whole number of at least 1; found {batch!r}.")
         for name, value in (("images", images), ("labels", labels)):
             if not isinstance(value, Tensor) or value.ndim == 0:
@@ -87,10 +88,10 @@ class Evaluator:
                     f"`{name}` must be a tensor, one entry an image; found {type(value).__name__}. Convert "
                     "it with `torch.as_tensor`."
                 )
-        self.batch = batch
         try:
             self.spent = 0
             self.problem = Problem(model, images, labels, params=params, normaliser=1.0, channels_last=True)
+            self.batch = batch or usual_batch(images)
             logits = self.logits(index=torch.zeros(1, dtype=torch.int64))
         except (RuntimeError, TypeError, IndexError) as error:
             raise ValueError(
@@ -150,6 +151,11 @@ class Evaluator:
         return sums.index_add_(-1, self.labels.to(rows.device), rows).cpu() / self.counts
 
 
+def usual_batch(images: Tensor) -> int:
+    """Return how many images to evaluate at once: 64 of 32 x 32 x 3, more of smaller ones, up to 1,024."""
+    return max(64, min(1024, PASS // max(1, images[:1].numel())))
+
+
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
     """Return which rows (n,) have their largest logit (the first of equals) at the label, and all finite."""
     return logits.isfinite().all(1) & (logits.argmax(1) == labels)
@@ -162,7 +168,7 @@ def class_accuracy_at(
     labels: Tensor,
     classes: int | None = None,
     params: Params = None,
-    batch: int = 64,
+    batch: int | None = None,
 ) -> Tensor:
     """Return each class's accuracy (M, C) float64 in [0, 1] at the weights plus each offset.
 
@@ -175,7 +181,7 @@ def class_accuracy_at(
         labels: (n,) in 0..C-1, each class at least once.
         classes: C; None: as many as there are logits.
         params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
-        batch: images a pass.
+        batch: images a pass; None: `usual_batch`.
 
     Raises:
         ValueError: offsets that do not fit or are not finite, or as `Evaluator`.

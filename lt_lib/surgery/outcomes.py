@@ -117,7 +117,7 @@ def measure_outcomes(
     lengths: Any,
     classes: int | None = None,
     params: Params = None,
-    batch: int = 64,
+    batch: int | None = None,
 ) -> Outcomes:
     """Evaluate every image at both ends of each move; the result lies on the CPU.
 

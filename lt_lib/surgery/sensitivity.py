@@ -67,7 +67,7 @@ def measure_sensitivity(
     classes: int | None = None,
     params: Params = None,
     method: str = "screened",
-    batch: int = 64,
+    batch: int | None = None,
     audit: float = 0.1,
     seed: int = 0,
 ) -> Sensitivity:
@@ -95,7 +95,7 @@ def measure_sensitivity(
         classes: C; None: as many as there are logits.
         params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
         method: "screened", "exact" or "forward".
-        batch: images a pass.
+        batch: images a pass; None: as many as `lt_lib.surgery.movement.usual_batch` says.
         audit: share of images evaluated in full by the fast paths; 200 images at least.
         seed: of the audit's draw.
 

@@ -20,6 +20,7 @@ from lt_lib._checks import as_vector, check_counts, check_finite, check_labels
 from lt_lib.curvature.basis import products
 from lt_lib.curvature.class_gradients import Params, evaluating
 from lt_lib.surgery.coefficients import Coefficients, solve_coefficients
+from lt_lib.surgery.movement import usual_batch
 from lt_lib.surgery.sensitivity import Sensitivity
 
 
@@ -31,7 +32,7 @@ def soft_sensitivity(
     classes: int | None = None,
     temperature: float = 1.0,
     params: Params = None,
-    batch: int = 256,
+    batch: int | None = None,
 ) -> Sensitivity:
     r"""Return the derivatives of the soft class accuracies along each direction, as sensitivities.
 
@@ -48,7 +49,7 @@ def soft_sensitivity(
         classes: C; None: as many as there are logits.
         temperature: T > 0.
         params: patterns of parameter names, as in `HessianOperator`; None: those that require gradients.
-        batch: images a pass, within a class.
+        batch: images a pass, within a class; None: `usual_batch`.
 
     Returns:
         With method "soft", `eps` of 0 (no step is made) and three passes spent.
@@ -71,6 +72,7 @@ def soft_sensitivity(
         classes = classes or functional_call(network, leaves, (images[:1],)).shape[1]
         labels = check_labels(labels, classes)
         check_counts(torch.bincount(labels.cpu(), minlength=classes), "labels")
+        batch = batch or usual_batch(images)
         found = [
             _one_class(network, leaves, images[labels == c], c, temperature, batch) for c in range(classes)
         ]

@@ -27,7 +27,7 @@ KINDS = {
 
 def measured(operator, name):
     """A product, and the three leading pairs of two kinds."""
-    product = {"product": operator.matvec(normal(operator.size, seed=5))}
+    product = {"product": operator.matvec(normal(operator.size, seed=5)), "gradient": operator.gradient()}
     if name not in ("plain", "gauss_newton"):
         return product
     pairs = lanczos(operator, 3, tol=1e-8)

@@ -65,6 +65,20 @@ def test_a_convolutional_net_agrees_with_dense_autograd(method):
     torch.testing.assert_close(operator.matmat(v), expected_hessian() @ v, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_its_gradient_is_that_of_autograd_and_the_products_stay(method):
+    net, x, y = conv_net(), images(5), labels(5)
+    operator = HessianOperator(net, x, y, method=method, micro_batch=None if method == "linearize" else 2)
+    plain = torch.autograd.grad(cross_entropy(net.eval()(x), y), list(net.parameters()))
+    expected = torch.cat([g.reshape(-1) for g in plain])
+    for _ in range(2):  # what it returns is a copy
+        torch.testing.assert_close(operator.gradient(), expected, rtol=1e-10, atol=1e-12)
+        operator.gradient().zero_()
+    torch.testing.assert_close(GaussNewtonOperator(net, x, y).gradient(), expected, rtol=1e-10, atol=1e-12)
+    v = normal(operator.size, 1, seed=3)
+    torch.testing.assert_close(operator.matmat(v), expected_hessian() @ v, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("method", ["retained", "recompute", "forward_over_reverse"])
 def test_gauss_newton_of_a_convolutional_net_agrees_with_its_jacobian(method):
     net, x, y = conv_net(), images(4), labels(4)

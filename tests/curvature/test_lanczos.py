@@ -196,6 +196,31 @@ def test_a_warm_start_saves_products():
     assert lanczos(after, 9, start=earlier.vectors).matvecs == warm.matvecs
 
 
+class _Leaning(MatrixOperator):
+    """A matrix that names a vector as its loss's gradient."""
+
+    def __init__(self, matrix: torch.Tensor, slope: torch.Tensor) -> None:
+        super().__init__(matrix)
+        self.slope = slope
+
+    def gradient(self) -> torch.Tensor:
+        return self.slope
+
+
+def test_a_gradient_along_spikes_saves_products_and_one_orthogonal_to_them_hides_none():
+    plain = with_spectrum([*np.geomspace(300, 5, 9), *np.linspace(-0.5, 2, 300)])
+    values, vectors = torch.linalg.eigh(plain.matrix)
+    cold = lanczos(plain, 9)
+    for rows in (vectors.T[-9:].sum(0), vectors.T[-1], vectors.T[0], torch.zeros_like(vectors[0])):
+        pairs = lanczos(_Leaning(plain.matrix, rows), 9)
+        torch.testing.assert_close(pairs.values, values[-9:].flip(0), rtol=1e-5, atol=0)
+    assert lanczos(_Leaning(plain.matrix, vectors.T[-9:].sum(0)), 9).matvecs < cold.matvecs
+    none = lanczos(_Leaning(plain.matrix, torch.zeros_like(vectors[0])), 9)
+    assert torch.equal(none.vectors, cold.vectors)  # no gradient: the random start
+    given = lanczos(_Leaning(plain.matrix, vectors.T[0]), 9, start=vectors.T[-1])
+    assert torch.equal(given.vectors, lanczos(plain, 9, start=vectors.T[-1]).vectors)  # a start goes before
+
+
 def test_a_seed_fixes_every_bit():
     operator = with_spectrum(DEGENERATE["two values"][0], torch.float32)
     one, two, other = (lanczos(operator, 6, seed=seed) for seed in (1, 1, 2))

@@ -31,7 +31,8 @@ def test_spread_images_have_the_products_and_pairs_of_one_process(two, name):
     operator = kind(conv_net(), spread_cases.IMAGES, spread_cases.LABELS, loss, normaliser=normaliser)
     one = spread_cases.measured(operator, name)
     found = {key: first[f"{name}/{key}"] for key in one}
-    torch.testing.assert_close(found["product"], one["product"], rtol=1e-10, atol=1e-12)
+    for what in ("product", "gradient"):
+        torch.testing.assert_close(found[what], one[what], rtol=1e-10, atol=1e-12)
     if "values" in one:
         torch.testing.assert_close(found["values"], one["values"], rtol=1e-10, atol=0)
         overlaps = (found["vectors"] * one["vectors"]).sum(1).abs()
@@ -41,7 +42,7 @@ def test_spread_images_have_the_products_and_pairs_of_one_process(two, name):
 
 def test_both_processes_hold_the_same_bits(two):
     (first, second), _ = two
-    assert len(first) == len(spread_cases.KINDS) + 2 * 3
+    assert len(first) == 2 * len(spread_cases.KINDS) + 2 * 3
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

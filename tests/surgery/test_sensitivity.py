@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lt_lib.surgery import class_accuracy_at, class_sensitivity, displaced, linear_logits, measure_sensitivity
+from lt_lib.surgery.movement import usual_batch
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -186,6 +187,11 @@ def test_displaced_weights_return_bit_for_bit_after_an_error() -> None:
 class Pair(nn.Linear):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return super().forward(x), x
+
+
+def test_small_images_are_evaluated_many_at_once_and_large_ones_few() -> None:
+    sizes = {(3, 32, 32): 64, (1, 28, 28): 250, (3, 224, 224): 64, (1, 8, 8): 1024, (4,): 1024}
+    assert {shape: usual_batch(torch.zeros(2, *shape)) for shape in sizes} == sizes
 
 
 def test_bad_input_is_answered_in_a_sentence() -> None:
