@@ -108,8 +108,19 @@ def judged(
     )
 
 
+def weighted_sum(vectors: Tensor, values: Tensor) -> Tensor:
+    """Return the sum (P,) of eigenvectors (j, P) that starts a run well after a step of the weights.
+
+    Each is weighted by 1 / |value|, up to 100 times the first's weight: the last pairs are those that a run
+    waits for, so they get the head start.
+    """
+    sizes = values.detach().abs()
+    weights = (sizes.max() / sizes).clamp(max=100).nan_to_num(nan=1.0)
+    return weights.to(vectors) @ vectors
+
+
 def as_start(start: Any, size: int) -> Tensor:
-    """Return a start vector (P,) from one, or from earlier pairs or rows (j, P): the sum of the unit rows.
+    """Return a start vector (P,): one, the sum of rows (j, P) made unit, or the `weighted_sum` of pairs.
 
     Raises:
         ValueError: another shape, not finite, zero, or rows whose sum is zero.
@@ -125,6 +136,8 @@ def as_start(start: Any, size: int) -> Tensor:
     lengths = norms(rows)
     if not bool(torch.isfinite(lengths).all()) or bool((lengths == 0).any()):
         raise ValueError("`start` must be finite and not zero. None starts from a random vector.")
+    if isinstance(start, Eigenpairs):
+        return weighted_sum(rows, start.values)
     total = (1 / lengths).to(rows) @ rows
     if norm(total) < 1e-6:
         raise ValueError("The rows of `start` cancel: their sum is zero. Leave out those that repeat others.")

@@ -58,8 +58,9 @@ def lanczos(
         tol: relative residual; at least 1e-4 in float32.
         which: "LA" largest, "SA" smallest, "LM" largest in magnitude.
         seed: of the start vector, and of fresh starts.
-        start: vector (P,), rows (j, P) or earlier `Eigenpairs`, whose sum starts the run; None: random,
-            half of it along the loss's gradient if the operator has a `gradient()` to ask for.
+        start: vector (P,), rows (j, P) or earlier `Eigenpairs`, whose sum starts the run (of pairs with
+            weights 1 / |value|); None: random, half of it along the loss's gradient if the operator has a
+            `gradient()` to ask for.
         max_products: None: 20 k + 200, or what the size makes enough.
         multiplicities: whether to check for completeness: end with a fresh start orthogonal to the pairs
             found, and go on while it finds another before the k-th. Costs about as many products as one pair

@@ -17,7 +17,7 @@ from lt_lib.curvature import (
     UnconvergedWarning,
     lanczos,
 )
-from lt_lib.curvature.eigenpairs import rayleigh_quotient
+from lt_lib.curvature.eigenpairs import rayleigh_quotient, weighted_sum
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import HessianImages
 from lt_lib.surgery.directions import direction_rows
@@ -39,14 +39,14 @@ class Found:
     full_residuals: Tensor = _EMPTY  # (K,) float64: of deflated pairs, against the whole operator
 
     def start(self) -> Tensor:
-        """Return the sum of the rows (P,), from which the next run starts: all that it takes from them."""
-        return self.vectors.sum(0)
+        """Return the weighted sum of the rows (P,) that starts the next run: all that it takes from them."""
+        return weighted_sum(self.vectors, self.values)
 
 
 class Spikes:
     """The leading eigenpairs, or given directions, at each new point; started from those of the last point.
 
-    A run starts from the sum of the earlier vectors, so one vector (P,) is all that has to be kept to
+    A run starts from a sum of the earlier vectors, so one vector (P,) is all that has to be kept to
     repeat it to the bit.
 
     Args:
