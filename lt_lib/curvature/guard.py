@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 @contextmanager
@@ -27,8 +28,12 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """Run the block with gradients on, autocast off; on CUDA also deterministic cuDNN and no TF32."""
+    """Run the block with gradients on, autocast off; on CUDA also deterministic cuDNN and no TF32.
+
+    Attention runs as plain matrix products: its fused kernels have no second derivative.
+    """
     with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))

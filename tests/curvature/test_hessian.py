@@ -65,6 +65,29 @@ def test_a_convolutional_net_agrees_with_dense_autograd(method):
     torch.testing.assert_close(operator.matmat(v), expected_hessian() @ v, rtol=1e-8, atol=1e-10)
 
 
+class _Attention(nn.Module):
+    """Four tokens an image, one layer of attention, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.1, activation="gelu", batch_first=True)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x).mean(1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_attention_has_a_hessian(method):
+    net, x, y = _Attention().double().eval(), normal(5, 4, 6), torch.tensor([0, 1, 2, 0, 1])
+    v = normal(sum(p.numel() for p in net.parameters()), seed=3)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        expected = autograd_hessian(cross_entropy(net(x), y), list(net.parameters())) @ v
+    operator = HessianOperator(net, x, y, method=method)
+    torch.testing.assert_close(operator.matvec(v), expected, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_its_gradient_is_that_of_autograd_and_the_products_stay(method):
     net, x, y = conv_net(), images(5), labels(5)
