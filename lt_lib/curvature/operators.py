@@ -79,10 +79,12 @@ class MatrixOperator(LinearOperator):
     """A symmetric matrix (P, P) in float32 or float64.
 
     Raises:
-        ValueError: not square, not symmetric (beyond rounding), not finite, or of another dtype.
+        ValueError: no tensor, not square, not symmetric (beyond rounding), not finite, or of another dtype.
     """
 
     def __init__(self, matrix: Tensor) -> None:
+        if not isinstance(matrix, Tensor):
+            raise ValueError(f"`matrix` must be a tensor; found {type(matrix).__name__}.")
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
             raise ValueError(f"`matrix` must be square; found shape {tuple(matrix.shape)}.")
         check_dtype(matrix.dtype, "matrix")

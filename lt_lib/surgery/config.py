@@ -134,7 +134,7 @@ class SurgeryConfig:
         Its probe is the current budget, K = C - 1. Only the eigenpairs differ: the paper takes ten Lanczos
         steps on trust, which cannot resolve nine spikes (PB1); here each pair is certified.
         """
-        return replace(cls(iterations=iterations, spikes=classes - 1), **over)
+        return replace(cls(iterations=iterations, spikes=_one_less(classes)), **over)
 
     @classmethod
     def as_released(cls, classes: int, table: str = "headline", **over: Any) -> "SurgeryConfig":
@@ -159,7 +159,7 @@ class SurgeryConfig:
             "deflated": gamma | guard_preset("cumulative") | {"eps": 0.005, "radius": 0.029, "spikes": 15},
         }
         changes[table]["iterations"] = rounds
-        return replace(cls(spikes=classes - 1), **changes[table] | over)
+        return replace(cls(spikes=_one_less(classes)), **changes[table] | over)
 
     @classmethod
     def differentiable(cls, classes: int, iterations: int = 6, **over: Any) -> "SurgeryConfig":
@@ -173,7 +173,9 @@ class SurgeryConfig:
         changes = {"method": "soft", "shape": "energy", "amplitude": "fixed", "radius_unit": "nats"}
         numbers = {"radius": 0.32, "minimum": 0.01, "line_search": 5, "strong": 1.0, "rollback_sigma": 0.0}
         settings = (
-            changes | numbers | {"iterations": iterations, "spikes": classes - 1, "rollback_drop": None}
+            changes
+            | numbers
+            | {"iterations": iterations, "spikes": _one_less(classes), "rollback_drop": None}
         )
         return cls(**settings | over)
 
@@ -229,6 +231,13 @@ class SurgeryConfig:
 def _are_betas(betas: Any) -> bool:
     pair = isinstance(betas, Sequence) and len(betas) == 2 and all(isinstance(b, Real) for b in betas)
     return pair and all(0 <= beta < 1 for beta in betas)
+
+
+def _one_less(classes: Any) -> int:
+    """Return K = C - 1."""
+    if isinstance(classes, bool) or not hasattr(classes, "__index__") or classes < 2:
+        raise ValueError(f"`classes` must be a whole number of at least 2; found {classes!r}.")
+    return int(classes) - 1
 
 
 def _check_range(name: str, value: Any, low: float, high: float | None) -> None:

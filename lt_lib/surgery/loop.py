@@ -127,6 +127,8 @@ class Loop:
 
     def run(self, progress: Progress | None) -> Operation:
         """Turn until done; on any exception put the first weights back."""
+        if progress is not None and not callable(progress):
+            raise ValueError(f"`progress` must be a function of a `Step`, or None; found {progress!r}.")
         try:
             while not self.at["stopped"]:
                 made = len(self.trace)

@@ -45,7 +45,7 @@ def audit_sample(n: int, share: float, seed: int, least: int = 200) -> Tensor:
     Raises:
         ValueError: a share outside (0, 1].
     """
-    if not 0 < share <= 1:
+    if not isinstance(share, int | float) or not 0 < share <= 1:
         raise ValueError(f"`audit` must be a share in (0, 1]; found {share}. A tenth (0.1) is usual.")
     size = min(n, max(math.ceil(share * n), least))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))

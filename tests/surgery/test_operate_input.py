@@ -14,6 +14,7 @@ from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import Calibration, HessianImages, check_disjoint
 from lt_lib.surgery.deflated import deflated_operate
 from lt_lib.surgery.loop import operate
+from lt_lib.surgery.sensitivity import measure_sensitivity
 
 
 def refused(net: nn.Module, kind: type[Exception], said: str, hessian=None, calibration=None, **over) -> None:
@@ -50,6 +51,27 @@ def test_bad_models_and_data_leave_the_model_untouched() -> None:
         operate(broken, hessian, calibration, config())
     with pytest.raises(ValueError, match="`HessianImages`"):
         operate(net, (hessian.images, hessian.labels), calibration, config())
+
+
+def test_a_preset_wants_a_number_of_classes_and_progress_a_function() -> None:
+    for preset in (SurgeryConfig.as_written, SurgeryConfig.as_released, SurgeryConfig.differentiable):
+        for classes in ("10", 1, 2.5, None):
+            with pytest.raises(ValueError, match="`classes` must be a whole number of at least 2"):
+                preset(classes)
+    assert SurgeryConfig.as_written(torch.tensor(10)).spikes == 9
+    net, parts = trained_net(), data()
+    with pytest.raises(ValueError, match="`progress` must be a function"):
+        operate(net, *parts, config(), progress=3)
+    for audit in ("0.1", None):
+        with pytest.raises(ValueError, match="`audit` must be"):
+            measure_sensitivity(
+                net,
+                torch.eye(1, sum(p.numel() for p in net.parameters())),
+                parts[1].images,
+                parts[1].labels,
+                0.1,
+                audit=audit,
+            )
 
 
 def test_a_perfect_model_has_nothing_to_lift() -> None:
