@@ -20,11 +20,12 @@ def refine(operator: Operator, pairs: Eigenpairs) -> Eigenpairs:
     """
     vectors = pairs.vectors
     values, errors = torch.zeros_like(pairs.values), torch.zeros_like(pairs.residuals)
-    order = torch.argsort(pairs.values.abs(), descending=True).tolist()
     spent = 0
-    for done, i in enumerate(order):
+    for i in range(
+        len(vectors)
+    ):  # by magnitude, but for eigenvalues that a bulk of the other sign hides anyway
         for _ in range(ROUNDS):
-            q = _orthogonal(vectors[i], vectors, order[:done])
+            q = _orthogonal(vectors[i], vectors[:i])
             vectors[i] = q
             image = operator.matvec(q)
             spent += 1
@@ -37,8 +38,7 @@ def refine(operator: Operator, pairs: Eigenpairs) -> Eigenpairs:
     return judged(operator, pairs, values, errors, spent)
 
 
-def _orthogonal(w: Tensor, rows: Tensor, earlier: list[int]) -> Tensor:
+def _orthogonal(w: Tensor, earlier: Tensor) -> Tensor:
     for _ in range(2):
-        for i in earlier:
-            w = w - float(products(rows[i : i + 1], w)) * rows[i]
+        w = w - products(earlier, w).to(w) @ earlier
     return w / norm(w)
