@@ -75,7 +75,7 @@ def table(title: str, rows: Rows, missing: list[str], warm: list[dict[str, Any]]
 def _warm(steps: list[dict[str, Any]]) -> list[str]:
     """Return the table of warm starts; the last step decides."""
     head = [
-        "Warm start: from the sum of the earlier eigenvectors, after a step along all of them.",
+        "Warm start: `start=` the earlier pairs, after a step along all of them.",
         "",
         "| energy, nats | length | eigenvalues moved by up to | cold | warm | warm / cold | residual |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

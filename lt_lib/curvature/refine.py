@@ -21,9 +21,7 @@ def refine(operator: Operator, pairs: Eigenpairs) -> Eigenpairs:
     vectors = pairs.vectors
     values, errors = torch.zeros_like(pairs.values), torch.zeros_like(pairs.residuals)
     spent = 0
-    for i in range(
-        len(vectors)
-    ):  # by magnitude, but for eigenvalues that a bulk of the other sign hides anyway
+    for i in range(len(vectors)):  # the largest first
         for _ in range(ROUNDS):
             q = _orthogonal(vectors[i], vectors[:i])
             vectors[i] = q
