@@ -1,6 +1,7 @@
 """Pieces of the benchmarks of curvature that no one would notice to be wrong in a long run."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 from benchmarks import _eigenpairs, _eigenpairs_report, many_spikes
 from benchmarks._well_posed import KINK, well_posed
 from lt_lib.curvature import HessianOperator, lanczos, verify
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def row(gradients: float, residual: float = 1e-4, products: int = 20, product: float = 2.0) -> dict[str, Any]:
@@ -107,3 +110,13 @@ def test_images_at_a_kink_are_passed_over() -> None:
     assert all(clear)
     with pytest.raises(ValueError, match="kinks, 41 were asked"):
         well_posed(net, x, 41)
+
+
+def test_the_book_shows_tables_that_are_there():
+    shown = {
+        name
+        for page in (ROOT / "book").glob("*.md")
+        for name in re.findall(r"\{include\} results/([\w-]+)\.txt", page.read_text(encoding="utf-8"))
+    }
+    assert shown
+    assert shown <= {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md")}
