@@ -49,16 +49,10 @@ class Krylov:
         return self.beta == 0
 
     def begin(self, start: Tensor | None) -> None:
-        """Set the first vector. None draws it, and leans it towards the loss's gradient where there is one.
-
-        A trained network's gradient lies mostly along its spikes (Gur-Ari, Roberts and Dyer 2018), which
-        saves a product or two; the random half keeps every eigenvector within reach.
-        """
-        gradient = getattr(self.operator, "gradient", None) if start is None else None
-        if gradient is not None:
-            start = gradient()
-            length = norm(start) if start is not None else 0.0
-            start = self._draw() + start / length if 0 < length < math.inf else None
+        """Set the first vector; None draws it, leaning towards the loss's gradient where there is one."""
+        gradient = getattr(self.operator, "gradient", None)
+        if start is None and callable(gradient):
+            start = self._leaning(gradient())
         if start is not None:
             start = start.to(device=self.operator.device, dtype=self.operator.dtype)
             self._next = start / norm(start)
@@ -138,6 +132,24 @@ class Krylov:
         for _ in range(2):  # the second time repairs what little of a nearly full space is left
             w, _ = self._orthogonalise(w / norm(w))
         return w / norm(w)
+
+    def _leaning(self, gradient: Tensor | None) -> Tensor | None:
+        """Return a random unit vector plus the unit gradient; None where that has no direction.
+
+        A trained network's gradient lies mostly along its spikes (Gur-Ari, Roberts and Dyer 2018), which
+        saves a product or two; the random half keeps every eigenvector within reach.
+        """
+        if gradient is None:
+            return None
+        if gradient.shape != (self.operator.size,):
+            raise ValueError(
+                f"`operator.gradient()` must be a vector ({self.operator.size},) or None; found shape "
+                f"{tuple(gradient.shape)}. Give `start` to do without it."
+            )
+        length = norm(gradient)
+        if not 0 < length < math.inf:
+            return None
+        return self._draw() + (gradient / length).to(device=self.operator.device, dtype=self.operator.dtype)
 
     def _orthogonalise(self, w: Tensor) -> tuple[Tensor, Tensor]:
         first = self.basis.coefficients(w)

@@ -29,11 +29,13 @@ class Product(Protocol):
     def __call__(self, v: Theta) -> Theta: ...  # noqa: D102
 
 
-def _graph(problem: Problem, leaves: Theta, images: Tensor, labels: Tensor) -> Gradient:
+def _graph(
+    problem: Problem, leaves: Theta, images: Tensor, labels: Tensor, differentiable: bool = True
+) -> Gradient:
     value = problem.value(leaves, images, labels)
     if not value.requires_grad:  # no chosen parameter is used
         return tuple(torch.zeros_like(p) for p in leaves)
-    return grad(value, leaves, create_graph=True, materialize_grads=True)
+    return grad(value, leaves, create_graph=differentiable, materialize_grads=True)
 
 
 def _differentiate(gradient: Gradient, leaves: Theta, v: Theta, keep: bool) -> Theta:
@@ -85,13 +87,10 @@ class Recompute:
 
 def gradient_of_loss(problem: Problem, micro_batch: int | None) -> Gradient:
     """Return the gradient of the loss."""
-    leaves, parts = problem.leaves(), []
+    leaves = problem.leaves()
     with problem.surroundings():
-        for chunk in problem.chunks(micro_batch):
-            value = problem.value(leaves, *chunk)
-            if value.requires_grad:
-                parts.append(grad(value, leaves, materialize_grads=True))
-    return added(parts) if parts else tuple(torch.zeros_like(p) for p in leaves)
+        chunks = problem.chunks(micro_batch)
+        return added(_graph(problem, leaves, *chunk, differentiable=False) for chunk in chunks)
 
 
 def load_forward_mode() -> None:

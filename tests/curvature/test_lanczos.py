@@ -225,6 +225,8 @@ def test_a_gradient_along_spikes_saves_products_and_one_orthogonal_to_them_hides
     assert torch.equal(none.vectors, cold.vectors)  # no gradient: the random start
     given = lanczos(_Leaning(plain.matrix, vectors.T[0]), 9, start=vectors.T[-1])
     assert torch.equal(given.vectors, lanczos(plain, 9, start=vectors.T[-1]).vectors)  # a start goes before
+    with pytest.raises(ValueError, match=r"`operator.gradient\(\)` must be a vector \(309,\)"):
+        lanczos(_Leaning(plain.matrix, torch.ones(1)), 9)
 
 
 def test_a_seed_fixes_every_bit():
