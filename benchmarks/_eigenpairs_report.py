@@ -133,6 +133,6 @@ def _bars(axis: Any, title: str, rows: Rows, tol: float) -> None:
     axis.invert_yaxis()
     axis.margins(x=0.35)
     axis.set_xlim(left=0)
-    axis.set_xlabel("CPU time with set-up, in gradients of the batch")
+    axis.set_xlabel("CPU time with set-up, in gradients")
     axis.set_title(title)
     axis.spines[["top", "right"]].set_visible(False)
