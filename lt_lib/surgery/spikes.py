@@ -18,6 +18,7 @@ from lt_lib.curvature import (
     lanczos,
 )
 from lt_lib.curvature.eigenpairs import rayleigh_quotient, weighted_sum
+from lt_lib.curvature.ritz import floor_of
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import HessianImages
 from lt_lib.surgery.directions import direction_rows
@@ -115,7 +116,7 @@ def operator_of(model: nn.Module, hessian: HessianImages, config: SurgeryConfig)
 
 
 def certified_pairs(operator: Operator, count: int, config: SurgeryConfig, start: Tensor | None) -> Found:
-    """Return the `count` leading eigenpairs, each certified and positive.
+    """Return the `count` leading eigenpairs, each certified and positive beyond rounding.
 
     Raises:
         RuntimeError: some are not and `unconverged` is "error", or none is; they are named.
@@ -136,7 +137,8 @@ def certified_pairs(operator: Operator, count: int, config: SurgeryConfig, start
             max_products=config.max_products,
             max_memory=config.max_memory,
         )
-    good = pairs.converged & (pairs.values > 0)
+    rounding = floor_of(pairs.vectors.dtype) * float(pairs.values.abs().max())
+    good = pairs.converged & (pairs.values > rounding)  # the sign of anything nearer zero is chance
     if not bool(good.all()):
         said = _complaint(pairs, good)
         if config.unconverged == "error" or not bool(good.any()):
