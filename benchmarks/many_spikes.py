@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,26 @@ def trained(net: nn.Module, x: Tensor, y: Tensor, epochs: int, file: Path) -> nn
     return net.eval()
 
 
+class Saved(Mapping[str, Tensor]):
+    """A saved state of which one tensor at a time is in memory, and none once it is taken up."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.names = tuple(self._opened())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._opened()[name].clone()  # the mapping of the file ends here
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def _opened(self) -> dict[str, Tensor]:
+        return torch.load(self.file, mmap=True, weights_only=True)
+
+
 def written(value: Any, file: Path) -> None:
     """Write atomically: a kill leaves the earlier file."""
     partial = file.with_suffix(".partial")
@@ -137,7 +157,7 @@ def spikes(operator: HessianOperator, options: argparse.Namespace, log: Log) -> 
         basis_dtype=None if options.float32 else torch.bfloat16,
         basis_device="cpu",
         callback=log,
-        resume=torch.load(file, mmap=True, weights_only=True) if file.exists() else None,
+        resume=Saved(file) if file.exists() else None,
     )
 
 
