@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
+from operator import index
 from textwrap import shorten
 from typing import Any
 
@@ -121,6 +122,21 @@ def check_choice(value: Any, choices: Iterable[str], name: str) -> None:
         near = get_close_matches(str(value), known, n=1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise ValueError(f"`{name}` must be one of {', '.join(known)}; found `{value}`.{hint}")
+
+
+def check_whole(value: Any, name: str, low: int = 1) -> int:
+    """Return `value` as an int; refuse what is none, a boolean or below `low`.
+
+    Raises:
+        ValueError: it is refused.
+    """
+    try:
+        number = low - 1 if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = low - 1
+    if number < low:
+        raise ValueError(f"`{name}` must be a whole number of at least {low}; found {value!r}.")
+    return number
 
 
 def check_finite(tensor: Tensor, name: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lt_lib._checks import check_choice, check_labels
+from lt_lib._checks import check_choice, check_labels, check_whole
 from lt_lib.curvature.guard import buffers_kept, check_batch_norm, untouched, unwrapped
 from lt_lib.curvature.problem import Params, check_data, select
 
@@ -78,6 +78,8 @@ def class_gradients(
             `lt_lib.curvature.problem.select`.
     """
     check_choice(average, AVERAGES, "average")
+    check_whole(chunk, "chunk")
+    check_whole(batch, "batch")
     with evaluating(model, params) as (model, parameters):
         images, labels = check_data(images, labels, next(iter(parameters.values())))
         logits = _logits(model, parameters, images[:1]).shape[1]
@@ -218,6 +220,7 @@ def class_loss_gradients(
     Raises:
         ValueError: labels that do not fit, or as `lt_lib.curvature.problem.select`.
     """
+    check_whole(batch, "batch")
     with evaluating(model, params) as (model, parameters):
         images, labels = check_data(images, labels, next(iter(parameters.values())))
         classes = _logits(model, parameters, images[:1]).shape[1]

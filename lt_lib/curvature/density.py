@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lt_lib._checks import check_whole
 from lt_lib.collapse.etf import generator_of
 from lt_lib.curvature.basis import products
 from lt_lib.curvature.eigenpairs import Eigenpairs
@@ -166,8 +167,9 @@ def spectral_density(
             pairs of another size, or products that are not finite or show that the operator is not symmetric.
         RuntimeError: a known pair has not converged.
     """
-    if probes < 2:
+    if check_whole(probes, "probes") < 2:
         raise ValueError(f"`probes` must be at least 2; found {probes}. One probe has no error bar.")
+    check_whole(steps, "steps")
     check_dtype(operator.dtype, "operator.dtype")
     values, locked = _locked(operator, known)
     free = operator.size - len(values)

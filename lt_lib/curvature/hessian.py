@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lt_lib._checks import check_choice
+from lt_lib._checks import check_choice, check_whole
 from lt_lib.curvature.gauss_newton import GAUSS_NEWTON_PRODUCTS
 from lt_lib.curvature.guard import exact
 from lt_lib.curvature.operators import LinearOperator
@@ -33,10 +33,8 @@ class _ModelOperator(LinearOperator):
     ) -> None:
         if method is not None:
             check_choice(method, self._products, "method")
-        if micro_batch is not None and not (hasattr(micro_batch, "__index__") and micro_batch >= 1):
-            raise ValueError(
-                f"`micro_batch` must be a whole number from 1; found {micro_batch}. None takes all at once."
-            )
+        if micro_batch is not None:
+            check_whole(micro_batch, "micro_batch")
         device = _device_type(model)
         layout = choose(device, True).channels_last if channels_last is None else channels_last
         problem = Problem(model, images, labels, loss, params, normaliser, layout)

@@ -12,6 +12,7 @@ to the pairs found adds nothing before the k-th.
 """
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -132,8 +133,8 @@ def _check(
             raise ValueError(f"`{name}` must be a whole number; found {value!r}.")
     if not 1 <= k <= operator.size:
         raise ValueError(f"`k` must be 1..{operator.size}, the operator's size; found {k}.")
-    if not 0 < tol < 1:
-        raise ValueError(f"`tol` must lie between 0 and 1; found {tol}.")
+    if not isinstance(tol, Real) or not 0 < tol < 1:
+        raise ValueError(f"`tol` must lie between 0 and 1; found {tol!r}.")
     if operator.dtype == torch.float32 and tol < FLOAT32_TOL:
         raise ValueError(
             f"`tol` must be at least {FLOAT32_TOL:g} in float32, whose products are exact to about 5e-5 of a "

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lt_lib._checks import as_vector, check_finite
+from lt_lib._checks import as_vector, check_finite, check_whole
 from lt_lib.collapse.metrics import as_double
 from lt_lib.curvature.class_gradients import ClassGradients
 from lt_lib.curvature.operators import norms
@@ -146,10 +146,13 @@ def largest_gap(values: Any, classes: int, limit: int | None = None) -> Gap:
     """
     values = as_vector(values, "values").detach().cpu()
     check_finite(values, "values")
+    check_whole(classes, "classes", 3)
+    if limit is not None:
+        check_whole(limit, "limit")
     count = min(2 * classes + 2 if limit is None else limit, len(values) - 1)
-    if classes < 3 or count < 2 * classes - 1:
+    if count < 2 * classes - 1:
         raise ValueError(
-            f"`values` must hold at least 2C = {2 * classes} eigenvalues for C = {classes} >= 3 classes; "
+            f"`values` must hold at least 2C = {2 * classes} eigenvalues for C = {classes} classes; "
             f"found {len(values)} and `limit` {limit}. Ask the solver for more pairs."
         )
     used = values[: count + 1]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from lt_lib._checks import check_labels
+from lt_lib._checks import check_labels, check_whole
 from lt_lib.collapse.etf import generator_of
 from lt_lib.collapse.metrics import as_double, group_means
 from lt_lib.curvature.class_gradients import Params, evaluating
@@ -71,6 +71,7 @@ def vector_scaling_share(
             "`vectors` must be rows (K, P), and `labels` must hold one class an image; found shape "
             f"{tuple(vectors.shape)}, and {len(labels)} labels for {len(images)} images."
         )
+    check_whole(random, "random", 0)
     size = vectors.shape[-1]
     noise = torch.randn(random, size, generator=generator_of(seed)) / size**0.5
     logits, changes = logit_changes(
@@ -153,6 +154,7 @@ def logit_changes(
     Raises:
         ValueError: vectors of another length, no images, or images that are not finite.
     """
+    check_whole(batch, "batch")
     _load_forward_rules()
     with evaluating(model, params) as (model, parameters):
         images, _ = check_data(images, torch.empty(len(images)), next(iter(parameters.values())))

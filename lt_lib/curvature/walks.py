@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lt_lib._checks import as_vector, check_finite, check_labels
+from lt_lib._checks import as_vector, check_finite, check_labels, check_whole
 from lt_lib.collapse.losses import class_losses
 from lt_lib.collapse.metrics import as_double
 from lt_lib.curvature.basis import products
@@ -87,8 +87,7 @@ def walk(
         ValueError: shapes that do not fit, a direction that is zero or lies in the span of the spikes, or a
             step that is not finite.
     """
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1; found {steps}.")
+    check_whole(steps, "steps")
     mover = _Mover(model, images, labels, params, batch)
     rows = torch.as_tensor(step, dtype=torch.float64).reshape(-1).expand(len(directions))
     check_finite(as_vector(rows, "step"), "step")
@@ -208,7 +207,7 @@ class _Mover:
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, params: Params, batch: int) -> None:
         self.model = copy.deepcopy(unwrapped(model)).eval()
         check_batch_norm(self.model)
-        self.batch, self.parameters = batch, list(select(self.model, params).values())
+        self.batch, self.parameters = check_whole(batch, "batch"), list(select(self.model, params).values())
         self.images, labels = check_data(images, labels, self.parameters[0])
         self.start = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         with torch.no_grad():

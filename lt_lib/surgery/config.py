@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lt_lib._checks import check_choice
+from lt_lib._checks import check_choice, check_whole
 from lt_lib.surgery.amplitude import SIGNALS
 from lt_lib.surgery.directions import KINDS
 from lt_lib.surgery.guards import guard_preset
@@ -235,9 +235,7 @@ def _are_betas(betas: Any) -> bool:
 
 def _one_less(classes: Any) -> int:
     """Return K = C - 1."""
-    if isinstance(classes, bool) or not hasattr(classes, "__index__") or classes < 2:
-        raise ValueError(f"`classes` must be a whole number of at least 2; found {classes!r}.")
-    return int(classes) - 1
+    return check_whole(classes, "classes", 2) - 1
 
 
 def _check_range(name: str, value: Any, low: float, high: float | None) -> None:

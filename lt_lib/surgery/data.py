@@ -8,13 +8,12 @@ calibration parts.
 
 import hashlib
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lt_lib._checks import check_finite, check_labels
+from lt_lib._checks import check_finite, check_labels, check_whole
 from lt_lib.data import Part, Split, normalisation
 
 
@@ -88,8 +87,7 @@ class Calibration:
     classes: int  # C
 
     def __post_init__(self) -> None:
-        if not isinstance(self.classes, Integral) or self.classes < 2:
-            raise ValueError(f"`classes` must be a whole number of at least 2; found {self.classes!r}.")
+        check_whole(self.classes, "classes", 2)
         _check(self.images, self.labels, self.classes, "calibration images")
         object.__setattr__(self, "labels", self.labels.to(torch.int64))
         absent = (self.counts == 0).nonzero().flatten().tolist()

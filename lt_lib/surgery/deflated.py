@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lt_lib._checks import check_choice
+from lt_lib._checks import check_choice, check_whole
 from lt_lib.curvature.eigenpairs import rayleigh_quotient
 from lt_lib.surgery.checks import check_arguments
 from lt_lib.surgery.compact import CompactBasis, OffSpan, check_dtype
@@ -89,8 +89,7 @@ def deflated_operate(
     check_arguments(model, hessian, calibration, config, state)
     check_choice(scale, SCALES, "scale")
     for name, value in (("phases", phases), ("per_phase", per_phase)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a whole number of at least 1; found {value!r}.")
+        check_whole(value, name)
     check_dtype(basis_dtype)
     if config.kind != "spikes":
         raise ValueError("Deflation is for spikes: leave `directions` of the configuration alone.")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lt_lib._checks import check_finite, check_labels
+from lt_lib._checks import check_finite, check_labels, check_whole
 from lt_lib.collapse.metrics import as_double
 from lt_lib.curvature.guard import unwrapped
 from lt_lib.curvature.problem import Problem, select
@@ -80,8 +80,8 @@ class Evaluator:
         params: Params = None,
         batch: int | None = None,
     ) -> None:
-        if batch is not None and (not isinstance(batch, int) or batch < 1):
-            raise ValueError(f"`batch` must be a whole number of at least 1; found {batch!r}.")
+        if batch is not None:
+            check_whole(batch, "batch")
         for name, value in (("images", images), ("labels", labels)):
             if not isinstance(value, Tensor) or value.ndim == 0:
                 raise ValueError(

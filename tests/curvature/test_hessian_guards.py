@@ -161,7 +161,7 @@ def test_half_precision_is_refused(dtype):  # guards D37
         ({"params": "nothing.*"}, "matches no parameter"),
         ({"params": []}, "name some parameters"),
         ({"method": "linearise"}, "linearize"),
-        ({"micro_batch": 0}, "whole number from 1"),
+        ({"micro_batch": 0}, "whole number of at least 1"),
         ({"normaliser": 0.0}, "positive"),
         ({"loss": "focal"}, "`loss` must be"),
         ({"loss": lambda outputs, labels: outputs.sum()}, "one term a sample"),

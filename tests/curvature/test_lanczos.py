@@ -266,6 +266,7 @@ def test_sums_multiples_and_shifts():
         ({"k": 51}, "`k` must be 1..50"),
         ({"tol": 1e-5}, "float64 for more digits"),
         ({"tol": 0.0}, "between 0 and 1"),
+        ({"tol": "1e-3"}, "between 0 and 1; found '1e-3'"),
         ({"which": "LR"}, "LA, LM, SA"),
         ({"max_products": 2}, "max_products"),
         ({"max_memory": 800}, "bfloat16"),

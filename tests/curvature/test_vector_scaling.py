@@ -135,6 +135,10 @@ def test_refusals() -> None:
     model, x, y = head_net(True, 0.5)
     with pytest.raises(ValueError, match="42 chosen parameters"):
         vector_scaling_share(model, x, y, torch.ones(1, 40))
+    with pytest.raises(ValueError, match="`random` must be a whole number of at least 0"):
+        vector_scaling_share(model, x, y, torch.ones(1, 42), random=-1)
+    with pytest.raises(ValueError, match="`batch` must be"):
+        vector_scaling_share(model, x, y, torch.ones(1, 42), batch=0)
     with pytest.raises(ValueError, match="one class an image"):
         vector_scaling_share(model, x, y[:-1], torch.ones(1, 42))
     with pytest.raises(ValueError, match=r"\(K, n, C\)"):

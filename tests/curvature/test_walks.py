@@ -188,8 +188,11 @@ def test_refusals() -> None:
         walk(model, torch.zeros(1, SIZE), x, y)
     with pytest.raises(ValueError, match="lies in the span of the spikes"):
         project_out(rows(1), torch.cat([rows(1), rows(2, seed=9)]))
-    with pytest.raises(ValueError, match="`steps` must be at least 1"):
+    with pytest.raises(ValueError, match="`steps` must be a whole number of at least 1"):
         walk(model, rows(1), x, y, steps=0)
+    for batch in (0, None, 2.5, True):
+        with pytest.raises(ValueError, match="`batch` must be a whole number of at least 1; found"):
+            walk(model, rows(1), x, y, batch=batch)
     with pytest.raises(ValueError, match="equally many"):
         walk(model, rows(1), x, y[:-1])
     with pytest.raises(ValueError, match="`step` must be finite"):
