@@ -34,6 +34,7 @@ class Eigenpairs:
     verified: bool  # residuals come from products with the vectors themselves, not from the recurrence
     complete: bool | None  # a fresh start found nothing before the k-th value; None: no such check was made
     miss_probability: float | None  # that check's bound on the chance that there is something all the same
+    rounded: bool = False  # the basis was stored in fewer bits than the operator's
 
     def require_converged(self) -> "Eigenpairs":
         """Return self.
@@ -49,11 +50,14 @@ class Eigenpairs:
         """Say which pairs did not converge, and the way out."""
         bad = (~self.converged).nonzero().flatten().tolist()
         worst = max(bad, key=lambda i: float(self.residuals[i]))
+        way_out = "Raise `max_products`, or ask for a smaller `k`"
+        if self.rounded:  # more products do not undo that
+            way_out = "Raise `tol`, or keep the basis unrounded (`basis_dtype=None`)"
         return (
             f"{'Pair' if len(bad) == 1 else 'Pairs'} {', '.join(map(str, bad))} (from 0) did not converge to "
             f"tol {self.tol:g} in {self.matvecs} products: pair {worst} has value "
             f"{float(self.values[worst]):.6g} with residual {float(self.residuals[worst]):.1e}. "
-            f"Raise `max_products`, or ask for a smaller `k`."
+            f"{way_out}."
         )
 
 
@@ -134,11 +138,12 @@ def as_start(start: Any, size: int) -> Tensor:
     rows = rows.detach().reshape(-1, size)
     rows = rows if rows.is_floating_point() else rows.double()
     lengths = norms(rows)
-    if not bool(torch.isfinite(lengths).all()) or bool((lengths == 0).any()):
+    if not bool(torch.isfinite(lengths).all()) or bool((lengths < torch.finfo(rows.dtype).tiny).any()):
         raise ValueError("`start` must be finite and not zero. None starts from a random vector.")
-    if isinstance(start, Eigenpairs):
-        return weighted_sum(rows, start.values)
-    total = (1 / lengths).to(rows) @ rows
+    if isinstance(start, Eigenpairs) and len(start.values) != len(rows):
+        raise ValueError(f"`start` must have a value a vector; found {len(start.values)} for {len(rows)}.")
+    pairs = isinstance(start, Eigenpairs)
+    total = weighted_sum(rows, start.values) if pairs else (1 / lengths).to(rows) @ rows
     if norm(total) < 1e-6:
         raise ValueError("The rows of `start` cancel: their sum is zero. Leave out those that repeat others.")
     return total

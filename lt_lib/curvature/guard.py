@@ -1,12 +1,16 @@
 """The surroundings in which a model's curvature is measured, put back afterwards whatever happens."""
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+_TURN = RLock()
 
 
 @contextmanager
@@ -17,7 +21,8 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     Parameters and buffers are not the block's business: it works on copies of them.
     """
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    for module, _ in modes:
+        module.training = False  # not `eval()`, which a module may have given further work
     try:
         with exact(device), torch.random.fork_rng(devices=[]):
             yield
@@ -30,9 +35,11 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
 def exact(device: torch.device) -> Iterator[None]:
     """Run the block with gradients on, autocast off; on CUDA also deterministic cuDNN and no TF32.
 
-    Attention runs as plain matrix products: its fused kernels have no second derivative.
+    Attention runs as plain matrix products: its fused kernels have no second derivative. That is a switch of
+    the whole process, so threads take turns.
     """
     with ExitStack() as stack:
+        stack.enter_context(_TURN)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -40,6 +47,30 @@ def exact(device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             stack.enter_context(_repeatable_kernels())
         yield
+
+
+# PyTorch's ways to say it
+_UNDIFFERENTIABLE = re.compile(r"(?:derivative for|forward AD with) '?(?:aten::)?_?(\w+)")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Run the block; say in one sentence that PyTorch cannot differentiate an operation twice.
+
+    Raises:
+        ValueError: it cannot; the operation is named.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        named = _UNDIFFERENTIABLE.search(str(error))
+        if named is None:
+            raise
+        raise ValueError(
+            f"PyTorch cannot differentiate `{named[1].removesuffix('_backward')}`, which `model` or `loss` "
+            "uses, a second time. Write it with operations that it can, or do without curvature (a bias fit "
+            "needs none)."
+        ) from error
 
 
 @contextmanager

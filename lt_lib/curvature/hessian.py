@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lt_lib._checks import check_choice, check_whole
 from lt_lib.curvature.gauss_newton import GAUSS_NEWTON_PRODUCTS
-from lt_lib.curvature.guard import exact
+from lt_lib.curvature.guard import exact, explained
 from lt_lib.curvature.operators import LinearOperator
 from lt_lib.curvature.problem import Problem
 from lt_lib.curvature.products import PRODUCTS, Product, gradient_of_loss, graph_bytes
@@ -46,10 +46,11 @@ class _ModelOperator(LinearOperator):
         self.names, self.shapes, self.normaliser = problem.names, problem.shapes, problem.normaliser
         self.method, self.micro_batch = method, micro_batch
         self._problem, self._split = problem, problem.split
-        self._product = self._products[method](problem, micro_batch)
+        with explained():
+            self._product = self._products[method](problem, micro_batch)
 
     def _apply(self, v: Tensor) -> Tensor:
-        with exact(self.device):
+        with explained(), exact(self.device):
             return _flat(self._product(self._split(v)))
 
     def gradient(self) -> Tensor:

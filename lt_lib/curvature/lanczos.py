@@ -12,13 +12,14 @@ to the pairs found adds nothing before the k-th.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lt_lib._checks import check_choice
+from lt_lib._checks import check_choice, check_whole
 from lt_lib.curvature.eigenpairs import Eigenpairs, as_start, warn_unconverged
 from lt_lib.curvature.krylov import Krylov
 from lt_lib.curvature.operators import Operator, check_dtype
@@ -94,7 +95,7 @@ def lanczos(
     search.run(callback)
     pairs = _collect(search)
     if torch.finfo(dtype).eps > torch.finfo(operator.dtype).eps:
-        pairs = refine(operator, pairs)
+        pairs = replace(refine(operator, pairs), rounded=True)
     return warn_unconverged(pairs)
 
 
@@ -129,7 +130,7 @@ def _check(
     check_choice(which, WHICH, "which")
     check_dtype(operator.dtype, "operator.dtype")
     for name, value in {"k": k, "seed": seed}.items():
-        if not hasattr(value, "__index__"):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise ValueError(f"`{name}` must be a whole number; found {value!r}.")
     if not 1 <= k <= operator.size:
         raise ValueError(f"`k` must be 1..{operator.size}, the operator's size; found {k}.")
@@ -140,14 +141,16 @@ def _check(
             f"`tol` must be at least {FLOAT32_TOL:g} in float32, whose products are exact to about 5e-5 of a "
             f"spike; found {tol:g}. Convert the model to float64 for more digits."
         )
-    if basis_dtype is not None and not basis_dtype.is_floating_point:
-        raise ValueError(f"`basis_dtype` must be a dtype of real numbers; found {basis_dtype}.")
-    if max_products is not None and not max_products >= k:
+    if basis_dtype is not None and not getattr(basis_dtype, "is_floating_point", False):
+        raise ValueError(f"`basis_dtype` must be a dtype of real numbers; found {basis_dtype!r}.")
+    if max_products is not None and not check_whole(max_products, "max_products") >= k:
         raise ValueError(f"`max_products` must be at least `k` = {k}; found {max_products}.")
 
 
 def _capacity(operator: Operator, k: int, memory: int, dtype: torch.dtype) -> int:
     """Return how many rows the basis may have: what restarts want, or what the memory holds."""
+    if not isinstance(memory, Real):
+        raise ValueError(f"`max_memory` must be a number of bytes; found {memory!r}.")
     wanted = min(operator.size, max(4 * k, k + 64))
     each = operator.size * dtype.itemsize
     rows = int(min(wanted, memory // each))

@@ -1,6 +1,6 @@
 """Symmetric operators: a size, a dtype, a device and a product. Eigen-solvers ask for nothing else."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -153,8 +153,8 @@ class DeflatedOperator(LinearOperator):
         return v
 
 
-def deflate(operator: Operator, vectors: Tensor) -> DeflatedOperator:
-    """Return the operator projected on both sides off the span of `vectors`, (k, P) rows.
+def deflate(operator: Operator, vectors: Any) -> DeflatedOperator:
+    """Return the operator projected on both sides off the span of `vectors`: (k, P) rows, or `Eigenpairs`.
 
     Its eigenpairs are those of the operator with the deflated ones at 0, if `vectors` are eigenvectors;
     otherwise it is still symmetric and maps off the span. `vectors` need not be orthonormal.
@@ -162,6 +162,9 @@ def deflate(operator: Operator, vectors: Tensor) -> DeflatedOperator:
     Raises:
         ValueError: `vectors` is not (k, P), not finite, or linearly dependent.
     """
+    vectors = getattr(vectors, "vectors", vectors)
+    if not isinstance(vectors, Tensor):
+        raise ValueError(f"`vectors` must be a tensor or eigenpairs; found {type(vectors).__name__}.")
     if vectors.ndim != 2 or vectors.shape[1] != operator.size or not 0 < len(vectors) <= operator.size:
         raise ValueError(f"`vectors` must be rows (k, {operator.size}); found {tuple(vectors.shape)}.")
     check_finite(vectors, "vectors")

@@ -15,6 +15,7 @@ from lt_lib.curvature.terms import class_labels, loss_sum, summed
 from lt_lib.curvature.twice import Foldable
 
 Theta = tuple[Tensor, ...]
+IN_PLACE = "`model` changes its input in place, so a second pass sees others. Have it begin with a copy."
 Params = str | Sequence[str] | None  # name patterns; None: what requires gradients
 
 
@@ -80,7 +81,10 @@ class Problem:
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the part of the loss that these outputs make, a scalar."""
-        return loss_sum(self._terms, outputs, labels, self.normaliser)
+        loss = loss_sum(self._terms, outputs, labels, self.normaliser)
+        if outputs.requires_grad and not loss.requires_grad:
+            raise ValueError("`loss` has no gradient: it does not use the outputs, or only their argmax.")
+        return loss
 
     def value(self, theta: Theta, images: Tensor, labels: Tensor, fast: bool = True) -> Tensor:
         """Return the part of the loss that these images make; `fast` as in `Foldable`."""
@@ -139,8 +143,11 @@ class Problem:
 
     def _output_of_one(self) -> Tensor:
         """Return the outputs of the first image; refuse a model that gives others the second time."""
+        image = self.images[:1].clone()
         with self.surroundings(), torch.no_grad():
-            one, again = (self.outputs(self.theta, self.images[:1]) for _ in range(2))
+            one, again = (self.outputs(self.theta, image) for _ in range(2))
+        if image._version:
+            raise ValueError(IN_PLACE)
         if one.shape != again.shape or not torch.allclose(one, again, rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
                 "`model` gave two outputs for one image, in eval mode: it draws random numbers or keeps a "
@@ -213,7 +220,7 @@ def _check_kind(chosen: dict[str, nn.Parameter]) -> None:
     dtype = next(iter(kinds))[0]
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"Curvature needs parameters in float32 or float64; found {dtype}. Second derivatives of half "
+            f"Curvature needs real parameters in float32 or float64; found {dtype}. Derivatives of half "
             "precision are mostly rounding: convert a copy with `model.float()`."
         )
 

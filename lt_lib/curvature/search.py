@@ -50,7 +50,8 @@ class Search:
             self.ended = self._finished()
             if callback is not None:
                 residuals = self.ritz.relative(self.tol)[: self.k]
-                callback(Progress(self.krylov.products, self.ritz.values[: self.k], residuals, self.state))
+                values = self.ritz.values[: self.k].clone()
+                callback(Progress(self.krylov.products, values, residuals, self.state))
 
     def _finished(self) -> bool:
         krylov = self.krylov
@@ -84,9 +85,20 @@ class Search:
         return bool((error <= torch.maximum(CLEAR * value.abs(), apart)).all())
 
     def _copies(self) -> bool:
-        wanted = self.ritz.relative(self.tol)[: self.k] <= self.tol
-        values = self.ritz.values[: self.k][wanted].sort().values
-        return bool((values.diff() <= self.ritz.resolution).any())
+        """Return whether two converged values are nearer to each other than they are known.
+
+        A residual e puts a value within e of an eigenvalue, and within e^2 / gap if all others are that far.
+        """
+        ritz = self.ritz
+        values, order = ritz.values.sort()
+        good = ((ritz.relative(self.tol) <= self.tol) & (torch.arange(len(order)) < self.k))[order]
+        errors, apart = ritz.errors[order], values.diff()
+        far = torch.full((1,), torch.inf, dtype=torch.float64)
+        gaps = torch.minimum(torch.cat([far, apart[:-1]]), torch.cat([apart[1:], far]))[: len(apart)]
+        squares = errors.square()
+        known = (squares[1:] + squares[:-1]) / gaps.clamp(min=torch.finfo(torch.float64).tiny)
+        known = torch.minimum(known, errors[1:] + errors[:-1]) + ritz.resolution
+        return bool(((apart <= known) & good[1:] & good[:-1]).any())
 
     def _nothing_missed(self) -> bool:
         """Return whether the fresh start has shown that it finds nothing before the k-th value."""
@@ -154,11 +166,18 @@ class Search:
             ValueError: it is of another problem.
         """
         needed = {"basis.0", "next", "t", "outside", "krylov", "checked", "search"}
-        size = state["basis.0"].shape[1] if needed <= set(state) else None
-        if size != self.krylov.operator.size or int(state["search"][2]) != self.k:
+        if not isinstance(state, Mapping) or not needed <= set(state):
+            raise ValueError("`resume` must be what `Progress.state()` returned. Start without it.")
+        size, k = state["basis.0"].shape[1], int(state["search"][2])
+        if size != self.krylov.operator.size or k != self.k:
             raise ValueError(
                 f"`resume` must be the state of a run for `k` = {self.k} with vectors of size "
-                f"{self.krylov.operator.size}; found size {size}. Start without it."
+                f"{self.krylov.operator.size}; found `k` = {k} and size {size}. Start without it."
+            )
+        mine, saved = self.krylov.basis.dtype, state["basis.0"].dtype
+        if saved != mine:
+            raise ValueError(
+                f"`resume` holds a basis in {saved}, but this run keeps {mine}. Pass the same `basis_dtype`."
             )
         self.krylov.load(state)
         self.must_check, self.ended = bool(state["search"][0]), bool(state["search"][3:].any())

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lt_lib._checks import check_labels
+from lt_lib._checks import check_choice, check_labels
 
 Terms = Callable[[Tensor, Tensor], Tensor]  # outputs (B, ...), labels (B, ...) -> (B,)
+
+REDUCTIONS = ("none", "mean", "sum", "batchmean")  # "none" is averaged over all its numbers
 
 
 class Summed(NamedTuple):
@@ -77,8 +79,11 @@ def _of_module(loss: nn.Module) -> Summed:
     def terms(outputs: Tensor, labels: Tensor) -> Tensor:
         return single(outputs, labels).reshape(len(outputs), -1).sum(1)
 
+    check_choice(how, REDUCTIONS, "reduction")
     if how == "sum":
         return Summed(terms, lambda labels, one: 1.0)
+    if how == "batchmean":
+        return Summed(terms, _samples)
     if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
         return Summed(terms, lambda labels, one: _weight_sum(loss, labels))
 

@@ -4,7 +4,8 @@ PyTorch differentiates a convolution's backward by convolutions with images and 
 shapes no kernel is made for. Written out, the second derivative needs nothing but a forward and a backward
 convolution of the usual shapes. BatchNorm with its running statistics is the affine map `x * s + t`; where
 it follows a convolution, `s` and `t` go into that convolution's weight and bias, so that no product touches
-the activations for it. Both are exact up to rounding; parameters stay those of the model.
+the activations for it. The hard sigmoid and the weight norm, whose second derivative PyTorch lacks or gets
+wrong, are written out. All are exact up to rounding; parameters stay those of the model.
 """
 
 import inspect
@@ -134,6 +135,10 @@ class Foldable(TorchFunctionMode):
             return self._convolve(args, kwargs)
         if func is functional.batch_norm:
             return self._normalise(args, kwargs)
+        if func is functional.hardsigmoid:
+            return _hardsigmoid(*args, **kwargs)
+        if func is torch._weight_norm:
+            return _weight_norm(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _convolve(self, args: Any, kwargs: Any) -> Tensor:
@@ -161,6 +166,17 @@ class Foldable(TorchFunctionMode):
             return self._conv(made.x, made.w * scale[:, None, None, None], shift, made.how)
         column = (-1, *(1 for _ in x.shape[2:]))
         return x * scale.view(column) + shift.view(column)
+
+
+def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """Return the hard sigmoid by operations that PyTorch differentiates twice, which its own is not."""
+    value = (input + 3).clamp(0, 6) / 6
+    return input.copy_(value) if inplace else value
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Return g v / ||v||; the second derivative of PyTorch's own is wrong."""
+    return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
 _BATCH_NORM = inspect.signature(functional.batch_norm)

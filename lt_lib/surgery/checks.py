@@ -8,6 +8,7 @@ from torch.nn.parameter import is_lazy
 
 from lt_lib._checks import check_labels
 from lt_lib.curvature.guard import buffers_kept, check_batch_norm, untouched, unwrapped
+from lt_lib.curvature.problem import IN_PLACE
 from lt_lib.surgery.config import SurgeryConfig
 from lt_lib.surgery.data import Calibration, HessianImages, check_disjoint
 from lt_lib.surgery.state import SurgeryState
@@ -71,10 +72,14 @@ def _output(model: nn.Module, image: Tensor, name: str) -> Any:
     first = next(model.parameters())
     with buffers_kept(model), untouched(model, first.device), torch.no_grad():
         try:
-            return model(image.to(first))
+            image = image.to(first).clone()
+            outputs = model(image)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(
                 f"`model` fails on one of the {name} images, of shape {tuple(image.shape)}: {said}. Pass "
                 "images (n, channels, height, width) of the size and channels that it was trained on."
             ) from error
+    if image._version:
+        raise ValueError(IN_PLACE)
+    return outputs

@@ -138,7 +138,7 @@ class Calibration:
 
 
 def check_disjoint(hessian: Any, calibration: Any, test: Any = None) -> None:
-    """Refuse sets that share an image, pixel for pixel (in float32, where a set has another precision).
+    """Refuse sets that share an image, pixel for pixel (in float32, or in the coarsest precision of a set).
 
     Args:
         hessian: `HessianImages`, `Calibration`, or images (n, ...).
@@ -156,7 +156,16 @@ def check_disjoint(hessian: Any, calibration: Any, test: Any = None) -> None:
                 f"The {name} must be a tensor (n, ...), normalised; found {type(images).__name__}. Convert "
                 "it with `torch.as_tensor`."
             )
-    seen = {name: set(digests(_comparable(images))) for name, images in pixels.items()}
+    kinds = {name: getattr(images, "dtype", None) for name, images in pixels.items()}
+    raw = [name for name, kind in kinds.items() if kind == torch.uint8]
+    if raw and len(raw) < len(kinds):
+        raise ValueError(
+            f"The {raw[0]} are pixels in uint8, other sets are not, so that no image could be found again. "
+            "Normalise all sets in the same way."
+        )
+    floats = [kind for kind in kinds.values() if kind is not None and kind.is_floating_point]
+    coarsest = max([torch.float32, *floats], key=lambda kind: torch.finfo(kind).eps)
+    seen = {name: set(digests(_comparable(images, coarsest))) for name, images in pixels.items()}
     names = list(seen)
     for i, first in enumerate(names):
         for second in names[i + 1 :]:
@@ -180,10 +189,10 @@ def digests(images: Any) -> list[bytes]:
     return found
 
 
-def _comparable(images: Any) -> Any:
-    """Return floats in float32, with one zero instead of two; anything else as it is."""
+def _comparable(images: Any, dtype: torch.dtype) -> Any:
+    """Return floats in `dtype`, with one zero instead of two; anything else as it is."""
     floats = isinstance(images, Tensor) and images.is_floating_point()
-    return images.detach().float() + 0.0 if floats else images
+    return images.detach().to(dtype) + 0.0 if floats else images
 
 
 def _check(images: Tensor, labels: Tensor, classes: int | None, name: str) -> None:

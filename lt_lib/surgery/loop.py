@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lt_lib.curvature.guard import buffers_kept
 from lt_lib.surgery.acceptance import spread
 from lt_lib.surgery.amplitude import AmplitudeState, energy_radius
 from lt_lib.surgery.checks import check_arguments, check_model
@@ -18,7 +19,7 @@ from lt_lib.surgery.pressure import class_pressure
 from lt_lib.surgery.resume import identity, load, save
 from lt_lib.surgery.sensitivity import Sensitivity
 from lt_lib.surgery.spikes import Found, Spikes
-from lt_lib.surgery.state import SurgeryState, Weights
+from lt_lib.surgery.state import SurgeryState, Weights, digest_of
 from lt_lib.surgery.trace import Iteration
 from lt_lib.surgery.turn import (
     Attempt,
@@ -135,8 +136,7 @@ class Loop:
                 self._turn()
                 if progress is not None and len(self.trace) > made:
                     total = self.config.iterations * self.spikes.phases
-                    progress(Step(self.trace[-1], len(self.trace), total, self.state))
-                    self._check_unmoved()
+                    self._tell(progress, Step(self.trace[-1], len(self.trace), total, self.state))
         except BaseException:
             self.weights.put(self.first)
             raise
@@ -146,12 +146,20 @@ class Loop:
         """Return where surgery stands, to be saved and given to `operate` again."""
         return save(self)
 
-    def _check_unmoved(self) -> None:
-        if self.weights.digest() != self.trace[-1].weights:
-            raise ValueError(
-                "`progress` changed the weights of `model`, so that nothing measured on them holds any more. "
-                "Let it work on a copy (`copy.deepcopy(model)`)."
-            )
+    def _tell(self, progress: Progress, step: Step) -> None:
+        others = self.others()
+        with buffers_kept(self.model):
+            progress(step)
+            if self.weights.digest() != self.trace[-1].weights or self.others() != others:
+                raise ValueError(
+                    "`progress` changed weights or buffers of `model`, so that nothing measured on them "
+                    "holds any more. Let it work on a copy (`copy.deepcopy(model)`)."
+                )
+
+    def others(self) -> str:
+        """Return a digest of what surgery does not move: frozen parameters and buffers."""
+        tensors = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        return digest_of({n: t.detach() for n, t in tensors.items() if n not in self.weights.chosen})
 
     def _turn(self) -> None:
         began = time.perf_counter()

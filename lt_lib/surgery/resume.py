@@ -12,8 +12,9 @@ from lt_lib.surgery.trace import Iteration, plain, typed
 if TYPE_CHECKING:
     from lt_lib.surgery.loop import Loop
 
-FORMAT = 1
-_PARTS = ("config", "extra", "data", "at", "amplitude", "trace")
+FORMAT = 2  # 2: a digest of what surgery does not move
+_PARTS = ("config", "extra", "data", "network", "at", "amplitude", "trace")
+_NAMES = {"config": "settings", "extra": "settings", "data": "images", "network": "tensors"}
 _MAY_CHANGE = ("max_products", "max_memory", "unconverged")
 
 
@@ -48,6 +49,12 @@ def load(loop: "Loop", state: SurgeryState) -> None:
             "`state` belongs to other weights: the model has neither those from which its surgery began nor "
             "those that it reached. Load the model that surgery began with."
         )
+    if record["at"].keys() != loop.at.keys() or (
+        record["trace"] and record["trace"][-1]["weights"] != digest_of(current)
+    ):
+        raise ValueError(
+            "`state` is damaged: weights and trace do not belong together. Start surgery afresh."
+        )
     # in the order of the parameters: a file has its own
     loop.first = {name: first[name].to(value) for name, value in loop.first.items()}
     loop.at, loop.trace = dict(record["at"]), [Iteration.from_dict(entry) for entry in record["trace"]]
@@ -63,12 +70,18 @@ def load(loop: "Loop", state: SurgeryState) -> None:
 
 
 def identity(loop: "Loop") -> dict[str, Any]:
-    """Return what a state and the surgery that resumes it must share: settings, digests of images."""
+    """Return what a state and the surgery that resumes it must share: settings, digests of the data."""
     data = {
         name: digest_of({"images": part.images, "labels": part.labels})
         for name, part in (("hessian", loop.hessian), ("calibration", loop.calibration))
     }
-    return {"config": loop.config.to_dict(), "data": data, "extra": loop.spikes.settings()}
+    network = {"frozen weights and buffers": loop.others()}
+    return {
+        "config": loop.config.to_dict(),
+        "data": data,
+        "network": network,
+        "extra": loop.spikes.settings(),
+    }
 
 
 def _check_identity(loop: "Loop", record: dict[str, Any]) -> None:
@@ -80,7 +93,7 @@ def _check_identity(loop: "Loop", record: dict[str, Any]) -> None:
     if lacking:
         raise ValueError(f"`state` is not whole: its record lacks `{lacking[0]}`. Start surgery afresh.")
     mine = loop.identity
-    for part, said in (("config", "settings"), ("extra", "settings"), ("data", "images")):
+    for part, said in _NAMES.items():
         saved = record[part]
         apart = [
             name

@@ -128,10 +128,15 @@ def test_shared_weights_have_the_hessian_of_one_parameter(method):
         HessianOperator(net, x, y, params="second.*")
 
 
-def test_a_loss_that_does_not_see_the_outputs_has_no_curvature():
+def test_a_loss_without_a_gradient_is_refused():
     def constant(outputs, labels):
         return torch.ones(len(outputs)).double()
 
+    def right(outputs, labels):
+        return (outputs.argmax(1) == labels).double()
+
     for kind in (HessianOperator, GaussNewtonOperator):
-        operator = kind(conv_net(), images(3), labels(3), loss=constant)
-        assert not operator.matvec(torch.ones(operator.size).double()).any()
+        for loss in (constant, right, lambda z, y: z.detach().sum(1)):
+            operator = kind(conv_net(), images(3), labels(3), loss=loss, method="recompute")
+            with pytest.raises(ValueError, match="`loss` has no gradient"):
+                operator.matvec(torch.ones(operator.size).double())

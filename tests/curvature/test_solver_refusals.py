@@ -81,7 +81,7 @@ def test_a_state_of_another_operator_is_found_out_at_the_next_product():
     with pytest.raises(ValueError, match="`resume` from a run of another"):
         lanczos(other, 3, resume=states[4])
     del states[4]["t"]
-    with pytest.raises(ValueError, match="`resume` must be the state"):
+    with pytest.raises(ValueError, match="`resume` must be what"):
         lanczos(other, 3, resume=states[4])
 
 
@@ -90,6 +90,12 @@ def test_a_state_of_another_operator_is_found_out_at_the_next_product():
     [
         ({"k": 2.5}, "`k` must be a whole number"),
         ({"seed": None}, "`seed` must be a whole number"),
+        ({"k": True}, "`k` must be a whole number"),
+        ({"max_products": 3.5}, "`max_products` must be a whole number"),
+        ({"max_memory": "8GiB"}, "`max_memory` must be a number of bytes; found '8GiB'"),
+        ({"basis_dtype": "bfloat16"}, "`basis_dtype` must be a dtype"),
+        ({"start": torch.full((50,), 1e-40)}, "not zero"),
+        ({"resume": 5}, "`resume` must be what `Progress.state"),
         ({"max_products": float("nan")}, "max_products"),
         ({"basis_dtype": torch.int32}, "`basis_dtype`"),
         ({"start": torch.stack([DIAGONAL, -DIAGONAL])}, "cancel"),

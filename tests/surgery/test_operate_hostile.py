@@ -71,7 +71,7 @@ def without_statistics() -> nn.Module:
         ({"calibration": HESSIAN}, "`calibration` must be a `Calibration`"),
         ({"config": {"iterations": 3}}, "`config` must be a `SurgeryConfig`; found dict"),
         ({"state": {}}, "`state` must be a `SurgeryState`; found dict"),
-        ({"state": SurgeryState({}, {"format": 1})}, "`state` is not whole: its record lacks `config`"),
+        ({"state": SurgeryState({}, {"format": 2})}, "`state` is not whole: its record lacks `config`"),
         ({"hessian": HessianImages(HESSIAN.images, HESSIAN.labels + 1)}, r"Hessian images` must be 0\.\.3"),
         (
             {"hessian": HessianImages(HESSIAN.images[:, :5], HESSIAN.labels)},
@@ -144,7 +144,7 @@ def test_a_callback_that_trains_on_is_found_out_and_undone() -> None:
         with torch.no_grad():
             net[0].weight.add_(0.01)
 
-    with pytest.raises(ValueError, match="`progress` changed the weights"):
+    with pytest.raises(ValueError, match="`progress` changed weights or buffers"):
         operate(net, HESSIAN, CALIBRATION, config(), train_on)
     assert same_bits(bits(net), start)
 
