@@ -50,4 +50,13 @@ def test_a_state_in_a_file_resumes_a_run_with_a_rounded_basis(tmp_path):
 
     whole = lanczos(operator, callback=save, **arguments)
     state = torch.load(tmp_path / "state.pt", mmap=True, weights_only=True)
+    with pytest.raises(ValueError, match=r"holds a basis in torch\.bfloat16.*keeps torch\.float32"):
+        lanczos(operator, 9, resume=state)
     assert torch.equal(lanczos(operator, resume=state, **arguments).vectors, whole.vectors)
+
+
+def test_a_state_of_another_number_of_pairs_says_which():
+    operator, states = with_spectrum(np.linspace(0, 10, 60)), []
+    lanczos(operator, 3, callback=lambda p: states.append(p.state()))
+    with pytest.raises(ValueError, match=r"for `k` = 4 .*; found `k` = 3"):
+        lanczos(operator, 4, resume=states[4])

@@ -104,6 +104,10 @@ def test_sets_that_are_no_sets_of_images_are_refused() -> None:
         HessianImages(torch.tensor(1.0), torch.tensor(1))
     with pytest.raises(ValueError, match=r"test images must be a tensor.*ndarray"):
         check_disjoint(HESSIAN, CALIBRATION, images.numpy())
+    with pytest.raises(ValueError, match="found 4 that are in both"):
+        check_disjoint(HESSIAN, CALIBRATION, CALIBRATION.images[:4].bfloat16())
+    with pytest.raises(ValueError, match="test images are pixels in uint8"):
+        check_disjoint(HESSIAN, CALIBRATION, torch.zeros(2, 6, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +151,14 @@ def test_a_callback_that_trains_on_is_found_out_and_undone() -> None:
     with pytest.raises(ValueError, match="`progress` changed weights or buffers"):
         operate(net, HESSIAN, CALIBRATION, config(), train_on)
     assert same_bits(bits(net), start)
+
+
+def test_a_callback_that_moves_buffers_is_found_out_and_undone() -> None:
+    net = trained_net()
+    net.register_buffer("mean", torch.zeros(2).double())
+    with pytest.raises(ValueError, match="`progress` changed weights or buffers"):
+        operate(net, HESSIAN, CALIBRATION, config(), lambda step: net.mean.add_(1))
+    assert not net.mean.any()
 
 
 def interrupt(step: object) -> None:

@@ -102,6 +102,26 @@ def test_a_state_of_another_surgery_is_refused_and_the_model_untouched() -> None
         operate(net, hessian, calibration, config(), state=SurgeryState(state.tensors, record))
 
 
+def test_a_damaged_state_is_refused() -> None:
+    net, (hessian, calibration) = trained_net(), data()
+    state = stopped_after(1, operate, net, hessian, calibration, config())
+    for record, tensors in (
+        (state.record | {"at": {}}, state.tensors),
+        (state.record, {n: 2 * t if n.startswith("current.") else t for n, t in state.tensors.items()}),
+    ):
+        with pytest.raises(ValueError, match="`state` is damaged"):
+            operate(net, hessian, calibration, config(), state=SurgeryState(tensors, record))
+
+
+def test_other_buffers_are_another_network() -> None:
+    net, (hessian, calibration) = trained_net(), data()
+    net.register_buffer("mean", torch.zeros(2).double())
+    state = stopped_after(1, operate, net, hessian, calibration, config())
+    net.mean += 1
+    with pytest.raises(ValueError, match="saved with other tensors: `frozen weights and buffers`"):
+        operate(net, hessian, calibration, config(), state=state)
+
+
 def test_a_trace_goes_through_json_unchanged() -> None:
     net, (hessian, calibration) = trained_net(), data()
     done = operate(net, hessian, calibration, config(amplitude="gamma"))
