@@ -11,6 +11,8 @@ from lt_lib.curvature.ritz import Ritz, fresh_miss_probability, rayleigh_ritz
 
 MISS_PROBABILITY = 1e-3  # a fresh start ends when the chance to have missed something is below
 
+COPY = 1e-5  # relative distance of two values above which they are no copies
+
 CLEAR = 0.05  # relative residual at which the pair after the k-th is known well enough
 
 
@@ -87,7 +89,8 @@ class Search:
     def _copies(self) -> bool:
         """Return whether two converged values are nearer to each other than they are known.
 
-        A residual e puts a value within e of an eigenvalue, and within e^2 / gap if all others are that far.
+        A residual e puts a value within e^2 / gap of an eigenvalue if all others are that far. Loose ones
+        would take a dense spectrum for copies, hence the limit.
         """
         ritz = self.ritz
         values, order = ritz.values.sort()
@@ -97,7 +100,7 @@ class Search:
         gaps = torch.minimum(torch.cat([far, apart[:-1]]), torch.cat([apart[1:], far]))[: len(apart)]
         squares = errors.square()
         known = (squares[1:] + squares[:-1]) / gaps.clamp(min=torch.finfo(torch.float64).tiny)
-        known = torch.minimum(known, errors[1:] + errors[:-1]) + ritz.resolution
+        known = torch.minimum(known, COPY * values[1:].abs()) + ritz.resolution
         return bool(((apart <= known) & good[1:] & good[:-1]).any())
 
     def _nothing_missed(self) -> bool:
