@@ -112,7 +112,7 @@ def picture(cases: dict[str, Rows], tol: float, file: Path) -> bool:
 
     settings = {"svg.hashsalt": "benchmark", "svg.fonttype": "path", "font.size": 9}
     with matplotlib.rc_context(settings):
-        figure, axes = plt.subplots(1, len(cases), figsize=(4.6 * len(cases), 2.4), layout="constrained")
+        figure, axes = plt.subplots(1, len(cases), figsize=(5.6 * len(cases), 2.4), layout="constrained")
         for axis, (title, rows) in zip([axes] if len(cases) == 1 else axes, cases.items(), strict=True):
             _bars(axis, title, rows, tol)
         figure.savefig(file, metadata={"Date": None})
@@ -131,8 +131,8 @@ def _bars(axis: Any, title: str, rows: Rows, tol: float) -> None:
         axis.text(value, place, f" {note}", va="center")
     axis.set_yticks(range(len(rows)), list(rows))
     axis.invert_yaxis()
-    axis.margins(x=0.35)
-    axis.set_xlim(left=0)
+    longest = max(median(r["gradients"] for r in runs) for runs in rows.values())
+    axis.set_xlim(0, 2 * longest)  # room for the words after the longest bar
     axis.set_xlabel("CPU time with set-up, in gradients")
     axis.set_title(title)
     axis.spines[["top", "right"]].set_visible(False)
