@@ -69,7 +69,8 @@ def lanczos(
             takes, once and for each copy.
         max_memory: bytes that the basis may take; thick restarts keep within it.
         basis_dtype: of the stored basis, None for the operator's. bfloat16 halves the memory; two more
-            products a pair then restore and certify the vectors in the operator's dtype.
+            products a pair then restore and certify the vectors in the operator's dtype, to residuals of
+            about 1e-4 but not much below.
         basis_device: of the stored basis, None for the operator's.
         callback: called after each product with a `Progress`, whose `state()` can be saved (for a large
             basis by `torch.save(progress.state(copy=False), file)`).

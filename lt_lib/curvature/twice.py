@@ -4,8 +4,9 @@ PyTorch differentiates a convolution's backward by convolutions with images and 
 shapes no kernel is made for. Written out, the second derivative needs nothing but a forward and a backward
 convolution of the usual shapes. BatchNorm with its running statistics is the affine map `x * s + t`; where
 it follows a convolution, `s` and `t` go into that convolution's weight and bias, so that no product touches
-the activations for it. The hard sigmoid and the weight norm, whose second derivative PyTorch lacks or gets
-wrong, are written out. All are exact up to rounding; parameters stay those of the model.
+the activations for it. The hard sigmoid and the weight norm are written out: of the first PyTorch 2.14 has no
+second derivative, of the second another than difference quotients have. All are exact up to rounding;
+parameters stay those of the model.
 """
 
 import inspect
@@ -175,7 +176,7 @@ def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return g v / ||v||; the second derivative of PyTorch's own is wrong."""
+    """Return g v / ||v||, written out (tests/curvature/test_unusual_networks.py compares)."""
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
